@@ -9,7 +9,7 @@ from math import inf
 from random import SystemRandom
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.table import drafting_by
+from specdemo.drafters.table import drafting_by, longest_draft, make_drafter
 from specdemo.engine.compiled import compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
@@ -405,7 +405,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
-    drafter = method.build(
+    drafter = make_drafter(
         Materials(
             params=theirs,
             sampler=drafting,
@@ -442,7 +442,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
             share = experts.size * experts.chosen / weight_bytes(pair.target)
             cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
-    length = DraftLength(gamma, cost, method.longest_draft(pair.drafter))
+    length = DraftLength(gamma, cost, longest_draft(params.draft_with, pair.drafter))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None

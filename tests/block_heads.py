@@ -63,7 +63,7 @@ def tiny_block_head(
     is_second = "taps" in options
     options |= dict(mask_token_id=1, draft_vocab_size=drafts)
     own = (DFlash2Config if is_second else DFlashConfig)(layer, block_size, **options)
-    head = (DFlash2Head if is_second else DFlashHead)(own, torch.get_default_dtype())
+    head = (DFlash2Head if is_second else DFlashHead)(own)
     return randomised(head, seed, 1.5, draft_ids)
 
 

@@ -29,7 +29,7 @@ def tiny_eagle_head(
         head_dim=8,
         max_position_embeddings=context,
     )
-    head = EagleHead(EagleConfig(layer, **options), torch.get_default_dtype())
+    head = EagleHead(EagleConfig(layer, **options))
     with torch.no_grad():
         for name, parameter in head.named_parameters():
             if name.endswith("bias"):

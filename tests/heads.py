@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
 from specdemo.drafters.eagle import Eagle3Config, Eagle3Head, PEagleConfig, PEagleHead
+from specdemo.drafters.table import HEAD
 from specdemo.runtime.lm import logits_width
 
 LAYER_IDS = (0, 1)
@@ -41,7 +42,7 @@ def tiny_head(
     layers = (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape)
     is_parallel, drafts = "mask_token_id" in options, width if draft_ids is None else len(draft_ids)
     own = (PEagleConfig if is_parallel else Eagle3Config)(layers, draft_vocab_size=drafts, **options)
-    head = (PEagleHead if is_parallel else Eagle3Head)(own, torch.get_default_dtype())
+    head = (PEagleHead if is_parallel else Eagle3Head)(own)
     return randomised(head, seed, 2.0, draft_ids)
 
 
@@ -59,7 +60,6 @@ def randomised(head, seed: int, scale: float, draft_ids):
                 parameter += 0.2 * noise
         if draft_ids is not None:
             head.d2t.copy_(torch.tensor(draft_ids) - torch.arange(len(draft_ids)))
-            head.t2d[draft_ids] = True
     head.requires_grad_(False).begin_run()
     return head.eval()
 
@@ -217,18 +217,19 @@ def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **chang
     own = head.config
     alike = ("draft_vocab_size", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm")
     of_peagle = {"mask_token_id": own.mask_token_id} if head.kind == "peagle" else {}
-    config = (
-        {name: getattr(own, name) for name in (*alike, "norm_output")}
-        | of_peagle
-        | {
-            "architectures": ["Eagle3Speculator"],
-            "speculators_model_type": head.kind,
-            "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
-            "transformer_layer_config": own.layer.to_dict(),
-            "speculators_config": speculators_config(head.kind, 3, verifier),
-        }
-    )
+    config = {name: getattr(own, name) for name in (*alike, "norm_output")} | of_peagle
+    config |= {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": head.kind,
+        "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
+        "transformer_layer_config": own.layer.to_dict(),
+        "speculators_config": speculators_config(head.kind, 3, verifier),
+    }
     return write_head(path, config | changes, head.state_dict())
+
+
+def read_head(folder: Path):
+    return HEAD.read(HEAD.skeleton(folder), folder, torch.float32, "drafter")
 
 
 def speculators_config(algorithm: str, tokens: int, verifier: str | None) -> dict:

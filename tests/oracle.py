@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from specdemo.drafters import table
 from specdemo.drafters.base import Materials
-from specdemo.drafters.table import MODELS, drafting_by
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import DraftLength
 from specdemo.engine.emit import Emitter, StopCriteria
@@ -392,7 +392,7 @@ def materials(sampler, target, drafter=None, context=math.inf, run_step=None, **
 
 def make_drafter(kind, *given, **how):
     """The drafter that `draft_with` names. given, how: those of `materials`."""
-    build = MODELS[-1].build if kind == "model" else drafting_by(kind).build
+    build = table.MODELS[-1].build if kind == "model" else table.make_drafter
     return build(materials(*given, draft_with=kind, **how))
 
 

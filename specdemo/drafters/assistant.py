@@ -121,7 +121,6 @@ class AssistantDrafter(FeatureDrafter):
 class AssistantDrafting(Drafting[PreTrainedModel]):
     kind = "assistant"
     is_for_a_target = "an assistant"
-    reads_hidden_states = True
 
     def describes(self, config: Mapping[str, Any]) -> bool:
         return str(config.get("model_type")) in ASSISTANTS

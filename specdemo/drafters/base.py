@@ -3,7 +3,6 @@ and kinds, which need no torch, stand in events; which class here stands for whi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -14,9 +13,10 @@ from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
-from specdemo.errors import PairError
+from specdemo.errors import PairError, is_out_of_memory, reason_of
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.lm import LM, OfTarget
 from specdemo.runtime.steps import RunStep
@@ -63,11 +63,11 @@ class Materials:
 
 
 class PairModels(Protocol):
-    """What drafting looks at of a pair. carried: what table.read_carried gives."""
+    """What drafting looks at of a pair. carried: what `MTP.read_carried` gives."""
 
     target: PreTrainedModel
     drafter: Module | None
-    carried: Mapping[str, Any]
+    carried: PreTrainedModel | str
 
 
 class Drafting(Generic[M]):
@@ -104,50 +104,29 @@ class Drafting(Generic[M]):
         lengths each time."""
         return NO_COST
 
-    def longest_draft(self, drafter: M | None) -> int | None:
-        """The most tokens that can be drafted at once, by the pair's drafter or without it; None where there
-        is no such limit."""
-        return None
-
     def build(self, given: Materials) -> Drafter:
         assert self.make is not None
         return self.make(given)
 
-    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        """What the target's checkpoint carries for it, as the target is now; or why that cannot be used.
-        Raises what says that there is not enough memory, or no GPU any more."""
-        return carried
-
     # As a pair's drafter
 
     kind: ClassVar[str]  # its name in DRAFTER_KINDS
-    is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
-    is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
-    has_tokenizer: ClassVar[bool] = False  # of its own; else it reads the target's tokens
-    takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another one
-    reads_hidden_states: ClassVar[bool] = False  # of the target's layers
+    # "an assistant": what reads the hidden states and the tokens of a target, and is none itself. None: it is
+    # a model, with a tokenizer of its own.
+    is_for_a_target: ClassVar[str | None] = None
+    takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another tokenizer
 
     def describes(self, config: Mapping[str, Any]) -> bool:
         """Whether a model of transformers with this config drafts so."""
         raise NotImplementedError
 
-    def verifier(self, folder: Path, shown: str) -> str | None:
-        """The target that the model in this folder was trained for, where its config.json names one. shown:
-        what a sentence calls the model in place of its folder."""
-        return None
-
-    def skeleton(self, folder: Path, shown: str) -> Module:
-        """The head in this folder without its weights, on torch's default device; as `read`, only where
-        `is_head`: other models are made by transformers."""
-        raise NotImplementedError
-
-    def read(self, folder: Path, dtype: torch.dtype, shown: str) -> Module:
-        """The head in this folder on the CPU. LoadError if it cannot be run."""
-        raise NotImplementedError
-
     def name_of(self, model: M) -> str:
         """The name in DRAFTER_KINDS of what the model is."""
         return self.kind
+
+    def longest_draft(self, model: M) -> int | None:
+        """The most tokens that it can draft at once; None where there is no such limit."""
+        return None
 
     def cached(self, model: M, target: PreTrainedModel) -> Cached:
         """The model with a cache, drafting for this target."""
@@ -172,6 +151,21 @@ class Drafting(Generic[M]):
         """Whether the model's cache changes nothing in what the model predicts. Raises what its forward
         raises."""
         raise NotImplementedError
+
+
+def why_not_used(device: torch.device, its: str, check: Callable[[], str | None]) -> str | None:
+    """Why a model on this device cannot be used: what `check` returns, or that its forward fails. its: "its"
+    or "their". Raises what says that there is not enough memory, or no GPU any more."""
+    try:
+        return check()
+    except PairError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if cuda.is_cuda(device) and isinstance(error, RuntimeError):
+            cuda.raise_if_lost(error, device)
+        return f"{its} forward fails: {reason_of(error)}"
 
 
 def share_read(pair: PairModels) -> float:

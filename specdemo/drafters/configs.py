@@ -12,8 +12,6 @@ from pydantic.dataclasses import dataclass as checked
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
-from specdemo.errors import LoadError
-
 C = TypeVar("C")
 LayerConfig = LlamaConfig | Qwen3Config
 LAYERS: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -122,18 +120,13 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadJson:
-    """A head's config.json. kind: a name in DRAFTER_KINDS. start: begins each sentence about it. tensors: the
-    names of those in the head's files; of no more than its embeddings before the files have come from the
-    hub."""
+    """A head's config.json. kind: a name in DRAFTER_KINDS. tensors: the names of those in the head's files;
+    of no more than its embeddings before the files have come from the hub."""
 
     raw: dict[str, Any]
     kind: str
     is_authors: bool
-    start: str
     tensors: set[str]
-
-    def error(self, what: str) -> LoadError:
-        return LoadError(f"{self.start}: {what}")
 
     def read(
         self,
@@ -143,7 +136,7 @@ class HeadJson:
         keys: Mapping[str, str] | None = None,
         **known: Any,
     ) -> C:
-        """What stands there for these fields; LoadError for what is wrong. raw: a part of the file. part:
+        """What stands there for these fields; ValueError for what is wrong. raw: a part of the file. part:
         begins the names of its keys in a sentence. keys: the format's own, by the names of the fields. known:
         what is not in it, or is taken in place of that, by the names of the fields."""
         names = {field.name: alias_of(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
@@ -155,49 +148,41 @@ class HeadJson:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
         if "error" in first.get("ctx", {}):  # of a __post_init__
-            raise self.error(f"{part}{first['ctx']['error']}")
+            raise ValueError(f"{part}{first['ctx']['error']}")
         name = next(name for name in names if first["loc"][0] in (name, alias_of(config, name)))
         words = allowed(get_type_hints(config, include_extras=True)[name])
-        raise self.error(f"{part}{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
+        raise ValueError(f"{part}{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
 
     def layer(self) -> Any:
         """What the head's layers are built like, a LayerConfig, by a part of the config or, in the authors'
         format, all of it."""
         raw = self.raw if self.is_authors else self.raw.get(LAYER_CONFIG)
         if not isinstance(raw, dict):
-            raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
+            raise ValueError(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
         part, default = ("", "llama") if self.is_authors else (f"{LAYER_CONFIG}.", "qwen3")
         sizes = self.read(LayerSizes, {"model_type": default} | raw, part)
         values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
         layer = LAYERS[sizes.model_type](**values)
         if WINDOWS[1] in (sizes.layer_types or ()) and layer.sliding_window is None:
-            raise self.error(f"use_sliding_window must be true for layers of the type {WINDOWS[1]}")
+            raise ValueError(f"use_sliding_window must be true for layers of the type {WINDOWS[1]}")
         rope, is_apart = layer.rope_parameters, isinstance(raw.get("rope_parameters"), dict)
         if is_apart and any(isinstance(value, dict) for value in rope.values()):
-            raise self.error(
+            raise ValueError(
                 f"{part}rope_parameters must be the same for all layers, not {ascii(rope)[:120]}"
             )
         rotation = self.read(Rotation, rope, f"{part}rope_parameters." if is_apart else part)
         rotated = rotation.partial_rotary_factor * layer.head_dim
         if rotated < 2 or int(rotated) % 2:
-            raise self.error(
+            raise ValueError(
                 f"partial_rotary_factor must rotate an even number of the {layer.head_dim} channels of a "
                 f"head, not be {rotation.partial_rotary_factor}"
             )
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
-            raise self.error(
+            raise ValueError(
                 "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
                 f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
             )
         return layer
-
-    @property
-    def verifier(self) -> str | None:
-        """The target that the head was trained for: a hub id or a directory."""
-        match self.raw.get("speculators_config"):
-            case {"verifier": {"name_or_path": str(verifier)}}:
-                return verifier
-        return None
 
 
 def alias_of(config: type, name: str) -> str:

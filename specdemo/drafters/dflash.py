@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, ModuleList, Parameter, RMSNorm
+from torch.nn import Embedding, Linear, Module, Parameter, RMSNorm
 from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
@@ -32,7 +32,7 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind, HeadLayer
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
@@ -68,9 +68,11 @@ class DFlashConfig(HeadConfig):
     masks: tuple[Any, ...]  # the RowMask of each layer
     # The anchor's row, too, drafts a token: row i the one after its place.
     samples_from_anchor: bool = Field(False, alias="sample_from_anchor")
-    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None, 0: as the target scales them
-    logit_scale: Number | None = 1.0  # None, 0: 1
-    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c); None, 0: they are left
+    # Of the target's raw embeddings; None, 0: as the target scales them.
+    embedding_scale: Number | None = Field(1.0, alias="input_embedding_scale")
+    logit_scale: Number | None = Field(1.0, alias="output_multiplier")  # None, 0: 1
+    # c: logits x become c * tanh(x / c); None, 0: they are left.
+    logit_cap: Number | None = Field(None, alias="final_logit_softcapping")
     markov: Any = None  # a Markov, of DSpark
     has_confidence: bool = Field(False, alias="enable_confidence_head")
     guesses_block: bool = False  # its config.json does not give the block's size
@@ -110,15 +112,6 @@ class DFlash2Config(DFlashConfig):
             raise ValueError(f"conv_group_size must divide hidden_size, {both}")
 
 
-# How the format of a DFlash head's authors calls these fields.
-OF_AUTHORS = {
-    "layer_ids": "target_layer_ids",
-    "embedding_scale": "input_embedding_scale",
-    "logit_scale": "output_multiplier",
-    "logit_cap": "final_logit_softcapping",
-}
-
-
 @checked(frozen=True, config=PYDANTIC)
 class Causality:
     """Whether rows attend to later rows of their block."""
@@ -132,22 +125,21 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     DFlashDraftModel, and a `dflash_config`."""
     layer, is_dspark = given.layer(), given.kind == "dspark"
     if layer.model_type != "qwen3":
-        raise given.error(f"its layers must be those of qwen3, not of {layer.model_type}")
+        raise ValueError(f"its layers must be those of qwen3, not of {layer.model_type}")
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | given.raw
     known: dict[str, Any] = {"layer": layer, "markov": None}
     if given.is_authors:
-        inner = raw.get(OWN, {})
+        inner = raw.get(OWN, {} if "mask_token_id" in raw else None)
         if not isinstance(inner, dict):
-            raise given.error(f"{OWN} must be an object, not {type(inner).__name__}")
+            raise ValueError(f"{OWN} must be an object, not {type(inner).__name__}")
         raw |= inner  # either place is used
         known |= {"draft_vocab_size": layer.vocab_size, "guesses_block": "block_size" not in raw}
         # They call the target's module; speculators trains on its raw weight.
         raw = {"block_size": 16, "input_embedding_scale": None} | raw
     else:
-        known |= {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
         raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
     if raw.get("target_hidden_size") not in (None, layer.hidden_size):
-        raise given.error(
+        raise ValueError(
             f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "
             f"{ascii(raw['target_hidden_size'])[:60]}"
         )
@@ -156,9 +148,10 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     elif raw.get("markov_rank") != 0:
         known["markov"] = given.read(Markov, raw)
     known["masks"] = _masks(given, raw, layer)
-    read = given.read(config, raw, keys=OF_AUTHORS if given.is_authors else None, **known)
+    keys = {"layer_ids": "target_layer_ids"} if given.is_authors else {}
+    read = given.read(config, raw, keys=keys, **known)
     if is_dspark and read.markov is None and read.has_confidence and read.confidence_sees_token:
-        raise given.error("confidence_head_with_markov must be false where markov_rank is 0")
+        raise ValueError("confidence_head_with_markov must be false where markov_rank is 0")
     if given.is_authors:  # who mean the outputs of their layers
         read = given.read(config, {}, **vars(read) | {"layer_ids": tuple(i + 1 for i in read.layer_ids)})
     return read
@@ -191,22 +184,19 @@ class DFlashHead(DraftHead):
     reads_context: ClassVar[bool] = True
     norm: RMSNorm
 
-    def __init__(self, config: DFlashConfig, dtype: torch.dtype = torch.float32):
+    def __init__(self, config: DFlashConfig):
         super().__init__(config, config.draft_vocab_size, config.masks)
         self.places, self.leaves = config.places, config.block_size
-        layer, size = config.layer, config.hidden_size
-        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
-        self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
-        self.hidden_norm = RMSNorm(size, **norm)
-        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
-        self.norm = RMSNorm(size, **norm)
+        size = config.hidden_size
+        self.fc = Linear(len(config.layer_ids) * size, size, bias=False)
+        self.hidden_norm, self.norm = (RMSNorm(size, eps=config.layer.rms_norm_eps) for _ in range(2))
         # Where all tokens can be drafted, the target's own output layer is used.
         own = self.d2t is not None
-        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype) if own else None
-        self.markov_head = MarkovHead(config, config.markov, dtype) if config.markov else None
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False) if own else None
+        self.markov_head = MarkovHead(config, config.markov) if config.markov else None
         if config.markov:
             self.kind = "dspark"
-        self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
+        self.confidence_head = ConfidenceHead(config) if config.has_confidence else None
 
     def guessed(self, depth: int) -> dict[str, str]:
         return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
@@ -269,15 +259,15 @@ class MarkovHead(Module):
     """DSpark's Markov head. It adds to the logits of a place what the token before it makes likelier, a
     product of rank r."""
 
-    def __init__(self, config: DFlashConfig, markov: Markov, dtype: torch.dtype):
+    def __init__(self, config: DFlashConfig, markov: Markov):
         super().__init__()
         self.kind, rank, size = markov.kind, markov.rank, config.hidden_size
-        self.markov_w1 = Embedding(config.layer.vocab_size, rank, dtype=dtype)
-        self.markov_w2 = Linear(rank, config.draft_vocab_size, bias=False, dtype=dtype)
+        self.markov_w1 = Embedding(config.layer.vocab_size, rank)
+        self.markov_w2 = Linear(rank, config.draft_vocab_size, bias=False)
         if self.kind == "gated":
-            self.gate_proj = Linear(size + rank, rank, dtype=dtype)
+            self.gate_proj = Linear(size + rank, rank)
         elif self.kind == "rnn":
-            self.joint_proj = Linear(2 * rank + size, 3 * rank, dtype=dtype)
+            self.joint_proj = Linear(2 * rank + size, 3 * rank)
 
     def forward(self, before: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """before [..., r]: the embedding of the token before. hidden [..., H]: the row's hidden state. state
@@ -298,11 +288,11 @@ class ConfidenceHead(Module):
     """DSpark's confidence head: how probable it is that the token of a place is accepted, if those before it
     were."""
 
-    def __init__(self, config: DFlashConfig, dtype: torch.dtype):
+    def __init__(self, config: DFlashConfig):
         super().__init__()
         self.sees_token = config.confidence_sees_token and config.markov is not None
         rank = config.markov.rank if self.sees_token else 0
-        self.proj = Linear(config.hidden_size + rank, 1, dtype=dtype)
+        self.proj = Linear(config.hidden_size + rank, 1)
 
     def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
         """hidden [..., H] and before [..., r], see MarkovHead -> [...], float32"""
@@ -314,12 +304,12 @@ class Convolution(Module):
     """Mixes each row of a block with the rows before it, channel by channel: once what a layer's attention or
     MLP reads, and once what it gives. The weights of both are learned, plus what is made of each row read."""
 
-    def __init__(self, config: DFlash2Config, dtype: torch.dtype):
+    def __init__(self, config: DFlash2Config):
         super().__init__()
         size, self.group_size = config.hidden_size, config.group_size
         self.of_groups = 2, config.taps, size // config.group_size
-        self.base_kernel = Parameter(torch.zeros(2, config.taps, size, dtype=dtype))
-        self.kernel_projection = Linear(size, 2 * config.taps * self.of_groups[-1], bias=False, dtype=dtype)
+        self.base_kernel = Parameter(torch.zeros(2, config.taps, size))
+        self.kernel_projection = Linear(size, 2 * config.taps * self.of_groups[-1], bias=False)
 
     def forward(self, read: Tensor) -> tuple[Tensor, Tensor]:
         """read [..., N, H] -> the same mixed, and the weights [..., N, taps, H] for what comes of it."""
@@ -356,13 +346,13 @@ class CandidateSelector(Module):
     """Scores a place's candidates, its C likeliest tokens, by the token before: their logits, plus a product
     of rank r."""
 
-    def __init__(self, config: DFlash2Config, dtype: torch.dtype):
+    def __init__(self, config: DFlash2Config):
         super().__init__()
         self.count = config.candidates
         self.predecessor_codebook, self.successor_codebook = (
-            Parameter(torch.zeros(config.vocab_size, config.selector_rank, dtype=dtype)) for _ in range(2)
+            Parameter(torch.zeros(config.vocab_size, config.selector_rank)) for _ in range(2)
         )
-        self.hidden_projection = Linear(config.hidden_size, config.selector_rank, bias=False, dtype=dtype)
+        self.hidden_projection = Linear(config.hidden_size, config.selector_rank, bias=False)
 
     def candidates(
         self, hidden: Tensor, logits: Tensor, of_graph: Tensor | None = None
@@ -385,11 +375,11 @@ class DFlash2Head(DFlashHead):
     config: DFlash2Config
     layer_type: ClassVar[type[Layer]] = ConvolvedLayer
 
-    def __init__(self, config: DFlash2Config, dtype: torch.dtype = torch.float32):
-        super().__init__(config, dtype)
+    def __init__(self, config: DFlash2Config):
+        super().__init__(config)
         for layer in self.layers:
-            layer.attention_conv, layer.mlp_conv = (Convolution(config, dtype) for _ in range(2))
-        self.candidate_selector = CandidateSelector(config, dtype)
+            layer.attention_conv, layer.mlp_conv = (Convolution(config) for _ in range(2))
+        self.candidate_selector = CandidateSelector(config)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """Each token also reads rows of the codebooks: of the token before, and of its candidates."""

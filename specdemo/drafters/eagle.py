@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
-from torch.nn import Embedding, Linear, ModuleList, Parameter, RMSNorm
+from torch.nn import Embedding, Linear, Module, ModuleList, Parameter, RMSNorm
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
@@ -37,7 +37,7 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind, HeadLayer
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
@@ -112,10 +112,17 @@ def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> E
 def read_eagle(given: HeadJson) -> EagleConfig:
     """That of a Llama with one layer."""
     if "model" in given.raw:
-        raise given.error("the sizes of its layers must stand beside each other, not in model")
+        raise ValueError("the sizes of its layers must stand beside each other, not in model")
     layer = replace(given, raw=given.raw | {"model_type": "llama"}).layer()  # whatever the target is
     known = {} if "bias" in given.raw else {"fc_bias": "fc.bias" in given.tensors}
     return given.read(EagleConfig, layer=layer, **known)
+
+
+def set_qkv(layer: Module, width: int, bias: bool) -> None:
+    """Gives a layer queries, keys and values that are made of so many numbers."""
+    attention = layer.self_attn
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(attention, name, Linear(width, getattr(attention, name).out_features, bias))
 
 
 class PairHead(DraftHead):
@@ -160,23 +167,22 @@ class Eagle3Head(PairHead):
     norm: RMSNorm
     lm_head: Linear
 
-    def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
+    def __init__(self, config: Eagle3Config):
         layer, size, features = config.layer, config.hidden_size, config.features
         kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
         windows = (layer.sliding_window if kind == WINDOWS[1] else None for kind in kinds)
         super().__init__(config, config.draft_vocab_size, [*map(RowMask, windows)])
-        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
-        self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
-        self.input_norm = RMSNorm(features * config.feature_size, **norm) if config.norm_before_fc else None
-        each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
+        norm = partial(RMSNorm, eps=layer.rms_norm_eps)
+        self.embed_tokens = Embedding(layer.vocab_size, size) if config.own_embeddings else None
+        self.input_norm = norm(features * config.feature_size) if config.norm_before_fc else None
+        each = [norm(config.feature_size) for _ in range(features)] if config.fc_norm else None
         self.fc_norm = None if each is None else ModuleList(each)
-        self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
-        self.layers = ModuleList(
-            HeadLayer(layer, dtype, i == 0, config.norm_before_residual)
-            for i in range(layer.num_hidden_layers)
-        )
-        self.norm = RMSNorm(size, **norm)
-        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+        self.fc = Linear(features * config.feature_size, size, bias=False)
+        first = self.layers[0]
+        first.hidden_norm, first.norm_before_residual = norm(size), config.norm_before_residual
+        set_qkv(first, 2 * size, layer.attention_bias)
+        self.norm = norm(size)
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False)
 
     def guessed(self, depth: int) -> dict[str, str]:
         layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
@@ -211,9 +217,9 @@ class PEagleHead(Eagle3Head):
     first_position: ClassVar[int] = 0
     drafts_at_once: ClassVar[bool] = True
 
-    def __init__(self, config: PEagleConfig, dtype: torch.dtype = torch.float32):
-        super().__init__(config, dtype)
-        self.mask_hidden = Parameter(torch.zeros(1, 1, config.features * config.feature_size, dtype=dtype))
+    def __init__(self, config: PEagleConfig):
+        super().__init__(config)
+        self.mask_hidden = Parameter(torch.zeros(1, 1, config.features * config.feature_size))
 
 
 class EagleHead(PairHead):
@@ -221,13 +227,11 @@ class EagleHead(PairHead):
     config: EagleConfig
     reads_normed: ClassVar[bool] = True
 
-    def __init__(self, config: EagleConfig, dtype: torch.dtype = torch.float32):
-        layer, size = config.layer, config.hidden_size
-        super().__init__(config, config.vocab_size, [RowMask()] * layer.num_hidden_layers)
-        self.fc = Linear(2 * size, size, bias=config.fc_bias, dtype=dtype)
-        self.layers = ModuleList(
-            HeadLayer(layer, dtype, qkv_bias=config.qkv_bias) for _ in range(layer.num_hidden_layers)
-        )
+    def __init__(self, config: EagleConfig):
+        super().__init__(config, config.vocab_size, [RowMask()] * config.layer.num_hidden_layers)
+        self.fc = Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
+        for layer in self.layers if config.qkv_bias else ():
+            set_qkv(layer, config.hidden_size, bias=True)
         self.layers[0].input_layernorm = None  # what it reads is made of what is normed
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
@@ -238,7 +242,7 @@ class EagleHead(PairHead):
 
     def features(self, hidden: Tensor) -> Tensor:
         """What the target's last norm makes of what its last layer gives."""
-        norm = final_norm(self.verifier[0])
+        norm = final_norm(self.target)
         return norm(hidden.to(norm.weight.dtype)).to(self.device, self.dtype)
 
     def stream(self, embedded: Tensor, g: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -18,9 +19,9 @@ from specdemo.drafters import dflash, eagle
 from specdemo.drafters.base import Drafting, Materials, PairModels, check_sizes
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.heads import CachedHead, DraftHead
-from specdemo.drafters.model import agrees_with_target, with_rejected_drafts
+from specdemo.drafters.model import agrees_with_target, by_rows
 from specdemo.engine.draft import Drafter
-from specdemo.errors import LoadError, PairError, load_errors
+from specdemo.errors import LoadError, PairError
 from specdemo.events import DRAFTER_KINDS, drafter_label
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
@@ -32,10 +33,8 @@ LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
 NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
 OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
-# What may be copies of the target's, some of them for training alone.
-COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
-MAPS = {"d2t", "t2d"}
-UNUSED = COPIES | MAPS  # of a head that can draft all tokens
+# Copies of the target's, some of them for training alone, and maps of tokens: t2d tells what d2t does.
+UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight", "d2t", "t2d"}
 HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
 
 
@@ -73,125 +72,105 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     return None
 
 
-def kind_described(config: Mapping[str, object], start: str) -> str:
-    """The name in DRAFTER_KINDS of the head that a config.json describes. LoadError, whose sentence begins
-    with `start`, for a kind that cannot be run."""
+def kind_described(config: Mapping[str, object]) -> str:
+    """The name in DRAFTER_KINDS of the head that a config.json describes. ValueError for a kind that cannot
+    be run."""
     if SPECULATOR in config:
         name = config[SPECULATOR]
         types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
         if name not in types:
             allowed = f"one of {', '.join(types)}, which can be run here"
-            raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
+            raise ValueError(f"{SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return str(name)
     kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
         *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
         can = f"{', '.join(most)} and {last}"
-        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
+        raise ValueError(f"heads of the kind {kind} cannot be run here, only those of {can}")
     return kind
 
 
-def read_speculator(folder: Path, shown: str | None = None) -> tuple[HeadJson, HeadConfig]:
-    """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
-    the head, in place of its folder."""
-    place = shown or str(folder)
-    with load_errors("drafter", str(folder), shown=place):
-        start = f"drafter: {place} cannot be loaded, because of its config.json"
-        raw = read_config(folder)
-        if not isinstance(raw, dict):
-            raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
-        kind = kind_described(raw, start)
-        # Before its weights have come from the hub, it counts as one with embeddings of its own.
-        are_here, tensors = False, {EMBEDDINGS}
-        with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
-            are_here = all(file.is_file() for file in weight_files(folder))
-        if are_here:
-            with load_errors("drafter", str(folder), "weights", place):
-                tensors = set(stored_tensors(folder))
-        given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
-        return given, HEADS[kind].read(given)
+def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:
+    """Reads config.json. ValueError if it describes no head that can be run."""
+    raw = read_config(folder)
+    if not isinstance(raw, dict):
+        raise ValueError(f"it must hold an object, not {type(raw).__name__}")
+    kind, tensors = kind_described(raw), {EMBEDDINGS}
+    with suppress(Exception):  # not here yet; what is wrong with them is said when the weights are read
+        tensors = set(stored_tensors(folder))
+    given = HeadJson(raw, kind, SPECULATOR not in raw, tensors)
+    return given, HEADS[kind].read(given)
 
 
-def read_head(folder: Path, dtype: torch.dtype, shown: str | None = None) -> DraftHead:
-    """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
-    that its config.json asks for."""
-    given, config = read_speculator(folder, shown)
-    place = shown or str(folder)
-    where = f"drafter {place}"
-    with load_errors("drafter", str(folder), "weights", place):
-        with torch.device("meta"):
-            head = HEADS[given.kind].head(config, dtype)
-        is_eagle3 = given.is_authors and given.kind == "eagle3"
-        first = "midlayer." if is_eagle3 else "layers.0."  # what the format calls the first layer
-        own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
-        expected = {name: head.state_dict()[own] for name, own in own_names.items()}
-        unused = COPIES if head.d2t is not None else UNUSED
-        tensors: dict[str, Tensor] = {}
-        for file in weight_files(folder):
-            with safe_open(file, "pt") as content:
-                for name in content.keys():  # noqa: SIM118, which is no dict
-                    if name not in expected and name not in unused:
-                        what = f"has a tensor {name}, which its config.json does not ask for"
-                        raise LoadError(f"{where} {what}")
-                    shape = content.get_slice(name).get_shape()
-                    asked = list(expected[name].shape) if name in expected else shape
-                    if shape != asked:
-                        what = f"has the shape {shape}, and config.json asks for {asked}"
-                        raise LoadError(f"{where}: its tensor {name} {what}")
-                    tensors[name] = content.get_tensor(name)
-        missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
-        if missing:
-            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
-            raise LoadError(f"{where} lacks {what} {missing[0]}, which its config.json asks for")
-        _check_values(tensors, expected, head, where)
-        used = {own: tensors[name] for name, own in own_names.items()}
-        used = {name: value.to(dtype) if value.is_floating_point() else value for name, value in used.items()}
-        head.load_state_dict(used, assign=True)
-        head.requires_grad_(False).begin_run()
-        return head.eval()
+def _tensor_in(content: Any, name: str, expected: Tensor, named: str) -> Tensor:
+    """A tensor of a head's file. LoadError if its shape is not the expected one, before it is read, or its
+    numbers are of another type."""
+    shape, asked = content.get_slice(name).get_shape(), list(expected.shape)
+    if shape != asked:
+        what = f"has the shape {shape}, and config.json asks for {asked}"
+        raise LoadError(f"{named}: its tensor {name} {what}")
+    value = content.get_tensor(name)
+    needs_scale = value.is_floating_point() and value.itemsize == 1  # float8
+    if needs_scale or value.is_floating_point() != expected.is_floating_point():
+        raise LoadError(f"{named}: its tensor {name} cannot be of {value.dtype}")
+    return value
 
 
-def _check_values(
-    tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
-) -> None:
-    for name, value in tensors.items():
-        is_float = value.is_floating_point()
-        needs_scale = is_float and value.itemsize == 1  # float8
-        if needs_scale or (name in expected and is_float is (name in MAPS)):
-            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
-        if is_float and not value.isfinite().all():
-            raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
-    d2t = tensors.get("d2t")
-    if d2t is None:
-        return
-    if head.d2t is None and d2t.any():
-        raise LoadError(f"{where}: its tensor d2t must be 0 everywhere, since draft_vocab_size is vocab_size")
-    width = head.config.vocab_size
+def _check_ids(d2t: Tensor, width: int, named: str) -> None:
+    """LoadError if this is no map from a head's tokens to those of a target with so many."""
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
-        raise LoadError(f"{where}: its tensor d2t does not give a different id below {width:,} to each token")
-    can_draft = torch.zeros(width, dtype=torch.bool).index_fill_(0, ids, True)
-    if not torch.equal(tensors.setdefault("t2d", can_draft).bool(), can_draft):
-        raise LoadError(f"{where}: its tensors d2t and t2d name different tokens")
-    tensors["d2t"], tensors["t2d"] = d2t.long(), can_draft
+        raise LoadError(f"{named}: its tensor d2t does not give a different id below {width:,} to each token")
 
 
 class HeadDrafting(Drafting[DraftHead]):
     """A head of any kind as a pair's drafter."""
 
-    is_head = True
     is_for_a_target = "a head"
-    reads_hidden_states = True
 
-    def verifier(self, folder: Path, shown: str) -> str | None:
-        return read_speculator(folder, shown)[0].verifier
+    def verifier(self, folder: Path) -> str | None:
+        """The target that the head in this folder was trained for, a hub id or a directory, where its
+        config.json names one. Raises as `skeleton` does."""
+        match read_speculator(folder)[0].raw.get("speculators_config"):
+            case {"verifier": {"name_or_path": str(verifier)}}:
+                return verifier
+        return None
 
-    def skeleton(self, folder: Path, shown: str) -> DraftHead:
-        given, config = read_speculator(folder, shown)
+    def skeleton(self, folder: Path) -> DraftHead:
+        """The head in this folder without its weights, on torch's default device; detached from any target.
+        ValueError if its config.json describes none that can be run."""
+        given, config = read_speculator(folder)
         return HEADS[given.kind].head(config)
 
-    def read(self, folder: Path, dtype: torch.dtype, shown: str) -> DraftHead:
-        return read_head(folder, dtype, shown)
+    def read(self, head: DraftHead, folder: Path, dtype: torch.dtype, named: str) -> DraftHead:
+        """Gives the head, a skeleton, its weights in this dtype, on the CPU. named: the head in a sentence.
+        LoadError if its tensors are not those that its config.json asks for."""
+        # What its authors call the first layer of EAGLE-3.
+        is_authors = any(name.startswith("midlayer.") for name in stored_tensors(folder))
+        first = "midlayer." if is_authors else "layers.0."
+        own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
+        tensors: dict[str, Tensor] = {}
+        for file in weight_files(folder):
+            with safe_open(file, "pt") as content:
+                for name in content.keys():  # noqa: SIM118, which is no dict
+                    if name in own_names:
+                        tensors[name] = _tensor_in(content, name, head.state_dict()[own_names[name]], named)
+                    elif name not in UNUSED:
+                        what = f"has a tensor {name}, which its config.json does not ask for"
+                        raise LoadError(f"{named} {what}")
+                    elif name == "d2t" and content.get_tensor(name).any():
+                        why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
+                        raise LoadError(f"{named}: its tensor d2t {why}")
+        if missing := sorted(own_names.keys() - tensors.keys()):
+            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
+            raise LoadError(f"{named} lacks {what} {missing[0]}, which its config.json asks for")
+        if head.d2t is not None:
+            _check_ids(tensors["d2t"], head.config.vocab_size, named)
+        used = {own: tensors[name] for name, own in own_names.items()}
+        used = {name: value.to(dtype if name != "d2t" else torch.long) for name, value in used.items()}
+        head.load_state_dict(used, assign=True)
+        head.requires_grad_(False).begin_run()
+        return head.eval()
 
     def name_of(self, model: DraftHead) -> str:
         return model.kind
@@ -205,8 +184,8 @@ class HeadDrafting(Drafting[DraftHead]):
         assert isinstance(pair.drafter, DraftHead)
         return pair.drafter.cost(pair.target)
 
-    def longest_draft(self, drafter: DraftHead | None) -> int | None:
-        return None if drafter is None else drafter.places
+    def longest_draft(self, model: DraftHead) -> int | None:
+        return model.places
 
     def build(self, given: Materials) -> Drafter:
         return HEADS[given.drafter.model.kind].drafter(given)
@@ -251,8 +230,7 @@ class HeadDrafting(Drafting[DraftHead]):
         drafts were, as in one forward over a whole text, from the target's features of it."""
 
         def compare(_: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
-            expected = whole.logits_of(ids, 0, n := len(ids) - 1)
-            return [(expected, with_rejected_drafts(cached.logits_of, ids, n)[-len(expected) :])]
+            return [by_rows(whole, cached, ids, len(ids) - 1)]
 
         make = partial(HEADS[model.kind].cached, model, target)
         return agrees_with_target(target, make, compare, context_of(model), model.dtype)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
+from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
+from torch.nn import Embedding, Linear, Module, ModuleList, RMSNorm
 from transformers import PreTrainedModel, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, HeadJson, LayerConfig
@@ -78,17 +81,15 @@ class RotaryPositions(Module):
 
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
-    built."""
+    read. Its layers are transformers' own, of which no more than the weights is used."""
 
     kind: str  # its name in DRAFTER_KINDS
     fc: Linear  # from the target's hidden states, side by side, to one
-    layers: ModuleList  # of HeadLayer
     layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
     reads_context: ClassVar[bool] = False  # see Layer
     first_position: ClassVar[int] = 0  # of the token of the cache's row 0
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
-    t2d: Tensor | None  # [V] bool: whether a token can be drafted
     embed_tokens: Embedding | None  # its own; None: it uses the target's, as for lm_head
     lm_head: Linear | None
     norm: RMSNorm | None  # before the output layer
@@ -105,13 +106,14 @@ class DraftHead(Module):
         self.masks = tuple(masks)
         width = config.vocab_size
         self.register_buffer("d2t", None if drafts == width else torch.zeros(drafts, dtype=torch.long))
-        self.register_buffer("t2d", None if drafts == width else torch.zeros(width, dtype=torch.bool))
         with torch.device("cpu"):  # also where the weights are on the meta device
             ids = torch.arange(drafts)
         self.register_buffer("target_ids", ids, persistent=False)
-        self.verifier: tuple[PreTrainedModel, ...] = ()  # no module, so that its weights are not the head's
+        self.verifier: Callable[[], PreTrainedModel | None] = lambda: None  # which the head does not hold
         self.targets_scale = 1.0  # what it multiplies its embeddings by
         self.rotary = RotaryPositions(config.layer)
+        kind = Qwen3DecoderLayer if isinstance(config.layer, Qwen3Config) else LlamaDecoderLayer
+        self.layers = ModuleList(kind(config.layer, at) for at in range(config.layer.num_hidden_layers))
 
     @cached_property
     def decoding(self) -> list[Layer]:
@@ -159,17 +161,22 @@ class DraftHead(Module):
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Takes the target whose embeddings and output layer it uses where it has none of its own.
         `loading.load.check_fits` checks that the two fit each other."""
-        self.verifier, self.targets_scale = (target,), embedding_scale(target.get_input_embeddings())
+        self.verifier, self.targets_scale = ref(target), embedding_scale(target.get_input_embeddings())
+
+    @property
+    def target(self) -> PreTrainedModel:
+        """Raises ValueError before one is attached."""
+        if (target := self.verifier()) is None:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
+        return target
 
     def targets_embedding(self) -> Tensor:
-        """The target's embeddings [V, H], raw. ValueError before the target is attached."""
-        if not self.verifier:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
-        return self.verifier[0].get_input_embeddings().weight.detach()
+        """The target's embeddings [V, H], raw."""
+        return self.target.get_input_embeddings().weight.detach()
 
     @property
     def output_layer(self) -> Module:
-        return self.verifier[0].get_output_embeddings() if self.lm_head is None else self.lm_head
+        return self.target.get_output_embeddings() if self.lm_head is None else self.lm_head
 
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
         """The head's layers as they run. kernels: see Layer."""
@@ -192,41 +199,6 @@ class DraftHead(Module):
             lambda rows, dtype: {None: self.rotary(rows + self.first_position, dtype)},
             **more,
         )
-
-
-class HeadLayer(Module):
-    """The weights of a decoder layer, by the format's names. reads_embeddings, norm_before_residual: see
-    Layer. qkv_bias: whether queries, keys and values have one where the layer's config tells none."""
-
-    def __init__(
-        self,
-        layer: LayerConfig,
-        dtype: torch.dtype,
-        reads_embeddings: bool = False,
-        norm_before_residual: bool = False,
-        qkv_bias: bool = False,
-    ):
-        super().__init__()
-        size, d, width = layer.hidden_size, layer.head_dim, layer.intermediate_size
-        queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
-        read = 2 * size if reads_embeddings else size
-        self.norm_before_residual = norm_before_residual
-        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
-        self.input_layernorm = RMSNorm(size, **norm)
-        self.hidden_norm = RMSNorm(size, **norm) if reads_embeddings else None
-        self.post_attention_layernorm = RMSNorm(size, **norm)
-        shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
-        attention = linears(shapes, layer.attention_bias or qkv_bias, dtype)
-        attention |= linears({"o_proj": (queries, size)}, layer.attention_bias, dtype)
-        if isinstance(layer, Qwen3Config):
-            attention |= {name: RMSNorm(d, **norm) for name in ("q_norm", "k_norm")}
-        self.self_attn = ModuleDict(attention)
-        shapes = {"gate_proj": (size, width), "up_proj": (size, width), "down_proj": (width, size)}
-        self.mlp = ModuleDict(linears(shapes, getattr(layer, "mlp_bias", False), dtype))
-
-
-def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) -> dict[str, Module]:
-    return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
 def in_parts(

@@ -284,11 +284,12 @@ def agrees_with_target(
     return agree(pairs, dtype, mostly)
 
 
-def with_rejected_drafts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
-    """The logits [n, ...] after the first n of ids [N], computed in parts with rejected drafts between them.
-    say: the logits of given ids from one row to before another."""
-    said = [say(ids, 0, n // 2)]
+def by_rows(whole: Any, cached: Any, ids: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The logits of the first n rows of ids [N]: by a model at once, and by its like in parts with rejected
+    drafts between them."""
+    parts = [cached.logits_of(ids, 0, n // 2)]
     for start in range(n // 2, n, 2):
-        say(ids.flip(0), start, min(start + 3, n))  # a rejected draft
-        said.append(say(ids, start, min(start + 2, n)))
-    return torch.cat(said)
+        cached.logits_of(ids.flip(0), start, min(start + 3, n))  # a rejected draft
+        parts.append(cached.logits_of(ids, start, min(start + 2, n)))
+    expected = whole.logits_of(ids, 0, n)
+    return expected, torch.cat(parts)[-len(expected) :]

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -27,12 +27,12 @@ except ImportError:
 if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
-from specdemo.drafters.base import Drafting, Materials, PairModels
+from specdemo.drafters.base import Drafting, Materials, PairModels, why_not_used
 from specdemo.drafters.heads import in_parts
-from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target, with_rejected_drafts
+from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target, by_rows
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
-from specdemo.errors import in_short, is_out_of_memory, reason_of, without_directories
+from specdemo.errors import in_short, is_out_of_memory, without_directories
 from specdemo.events import LIMITS, Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
@@ -50,7 +50,6 @@ from specdemo.runtime.weights import (
     weight_bytes,
 )
 
-METHOD = "mtp"  # its name in METHODS
 NONE = "its target's checkpoint has no layers for multi-token prediction"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"
 # Kinds of which transformers knows no such layers, and the setting that counts these: checkpoints of Qwen's
@@ -82,13 +81,8 @@ def as_mtp_owner(target: PreTrainedModel, count: int, **more: object) -> SimpleN
     )
 
 
-def own_parameters(layers: PreTrainedModel, target: PreTrainedModel) -> dict[str, Parameter]:
-    """The layers' parameters that are not the target's, by name."""
-    shared = {id(parameter) for parameter in target.parameters()}
-    return {name: one for name, one in layers.named_parameters() if id(one) not in shared}
-
-
 def own_modules(layers: PreTrainedModel) -> list[Module]:
+    """The layers' modules that are not the target's."""
     shared = [layers.shared_post_norm] if layers.use_shared_post_norm else []
     return [layers.layers, *shared]
 
@@ -312,18 +306,17 @@ class MtpDrafter(FeatureDrafter):
 class MtpDrafting(Drafting):
     def read_carried(
         self, target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
-    ) -> dict[str, PreTrainedModel | str]:
+    ) -> PreTrainedModel | str:
         """The layers that the target's checkpoint carries beside its own, on the target's device and in its
-        dtype; or, in a part of a sentence, why none can be used; by the method's name. folder: the
-        checkpoint; None where it is not known. quantised_here: whether the target was quantised when it was
-        loaded. Raises what says that there is not enough memory; nothing else keeps the target from
-        running."""
+        dtype; or, in a part of a sentence, why none can be used. folder: the checkpoint; None where it is not
+        known. quantised_here: whether the target was quantised when it was loaded. Raises what says that
+        there is not enough memory; nothing else keeps the target from running."""
         try:
-            return {METHOD: NONE if folder is None else _read(target, folder, quantised_here)}
+            return NONE if folder is None else _read(target, folder, quantised_here)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return {METHOD: f"{UNUSABLE}: {without_directories(in_short(error))}"}
+            return f"{UNUSABLE}: {without_directories(in_short(error))}"
 
     def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
         """How many parameters these layers will have. folder: None before the checkpoint is on this
@@ -336,58 +329,50 @@ class MtpDrafting(Drafting):
                 return 0
             with torch.device("meta"):
                 layers = MtpModel(as_mtp_owner(skeleton, count), count)
-            return sum(one.numel() for one in own_parameters(layers, skeleton).values())
+            return sum(one.numel() for module in own_modules(layers) for one in module.parameters())
         except Exception:  # what is wrong is told when they are read
             return 0
 
-    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        follow_target(carried, target)
-        try:
-            if name := next(filter(None, map(not_finite, own_modules(carried))), None):
-                reason = f"the tensor {name} holds values that are not finite"
-            elif _agree(carried, target):
-                return carried
-            else:
-                reason = "what they predict with a cache differs from what they predict without one"
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
-                cuda.raise_if_lost(error, target.device)
-            reason = f"their forward fails: {reason_of(error)}"
-        return f"{UNUSABLE}: {reason}"
+    def tried(self, layers: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
+        """The layers, as the target is now; or why they cannot be used. Raises as `why_not_used` does."""
+        follow_target(layers, target)
+        why = why_not_used(target.device, "their", partial(_fault, layers, target))
+        return f"{UNUSABLE}: {why}" if why else layers
 
     def lacks(self, pair: PairModels) -> str | None:
-        layers = pair.carried.get(METHOD, NONE)
-        return layers if isinstance(layers, str) else None
+        return pair.carried if isinstance(pair.carried, str) else None
 
     def own(self, pair: PairModels, params: Params) -> OfTarget:
-        layers = pair.carried[METHOD]
+        layers = pair.carried
 
         def make(target: CachedLM) -> CachedMtp:
             follow_target(layers, target.model)
             return CachedMtp(layers, target.model)
 
-        return OfTarget(METHOD, make)
+        return OfTarget("mtp", make)
 
     def cost(self, pair: PairModels, params: Params) -> DraftingCost:
-        target, layers = pair.target, pair.carried[METHOD]
+        target, layers = pair.target, pair.carried
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None
         read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
         return DraftingCost(token=read / weight_bytes(target))
 
 
-def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
-    """Whether the layers predict the same with a cache that is written by position, also where rejected
-    drafts were, as without one. Also whether what they are given are the target's last hidden states."""
+def _fault(layers: PreTrainedModel, target: PreTrainedModel) -> str | None:
+    """What is wrong with the layers: values that are not finite; or that they predict something else with a
+    cache that is written by position, also where rejected drafts were, than without one, or are not given the
+    target's last hidden states."""
+    if name := next(filter(None, map(not_finite, own_modules(layers))), None):
+        return f"the tensor {name} holds values that are not finite"
 
     def compare(_: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor) -> list:
         n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
         last = target.get_decoder()(input_ids=ids[None, :-1], use_cache=False).last_hidden_state[0]
-        expected = whole.logits_of(ids, 0, n).unbind(1)  # of each layer [n, V]
-        said = with_rejected_drafts(cached.logits_of, ids, n).unbind(1)
-        return [(last, cached.hidden(0, len(ids) - 1)), *zip(expected, said, strict=True)]
+        expected, said = by_rows(whole, cached, ids, n)  # of all layers [n, L, V]
+        hidden = last, cached.hidden(0, len(ids) - 1)
+        return [hidden, *zip(expected.unbind(1), said.unbind(1), strict=True)]
 
     make = partial(CachedMtp, layers, target)
-    return agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)
+    agree = agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)
+    return None if agree else "what they predict with a cache differs from what they predict without one"

@@ -212,7 +212,6 @@ class ModelDrafting(Drafting[PreTrainedModel]):
     with another one it drafts in its own ids, which go through text."""
 
     kind = "model"
-    has_tokenizer = True
 
     def describes(self, config: Mapping[str, Any]) -> bool:
         return True

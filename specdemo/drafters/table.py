@@ -18,9 +18,9 @@ from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.mtp import MtpDrafter, MtpDrafting
 from specdemo.drafters.other_tokenizer import ModelDrafting
 from specdemo.drafters.pard import PardDrafter, PardDrafting
-from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter
+from specdemo.drafters.text import JoinedDrafter, LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.draft import Drafter, NoDrafter
-from specdemo.events import Params
+from specdemo.events import METHODS, Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.words.message import Message, message
@@ -67,9 +67,6 @@ class ByDrafter(Drafting[Module]):
         assert pair.drafter is not None
         return kind_of(pair.drafter).cost(pair, params)
 
-    def longest_draft(self, drafter: Module | None) -> int | None:
-        return None if drafter is None else kind_of(drafter).longest_draft(drafter)
-
     def build(self, given: Materials) -> Drafter:
         return kind_of(given.drafter.model).build(given)
 
@@ -88,11 +85,18 @@ BY_METHOD: dict[str, Drafting] = {
 
 
 def drafting_by(method: str) -> Drafting:
-    """What drafts by a method, or by two that are joined by "+". method: in METHODS."""
-    if method in BY_METHOD:
-        return BY_METHOD[method]
-    first, second = method.split("+")
-    return JoinedDrafting(BY_METHOD[first], BY_METHOD[second])
+    """What answers for a method, a name in METHODS. Of two that are joined by "+" it is the second: the first
+    copies from the text, and so needs nothing."""
+    return BY_METHOD[method.rpartition("+")[2]]
 
 
-read_carried, count_carried = MTP.read_carried, MTP.count_carried
+def make_drafter(given: Materials) -> Drafter:
+    """What drafts in a run."""
+    first, *second = (BY_METHOD[name].build(given) for name in given.params.draft_with.split("+"))
+    return JoinedDrafter(first, *second) if second else first
+
+
+def longest_draft(method: str, drafter: Module | None) -> int | None:
+    """The most tokens that a method, by this drafter of a pair, drafts at once; None: it sets no limit."""
+    is_by_drafter = drafter is not None and METHODS[method].is_by_drafter
+    return kind_of(drafter).longest_draft(drafter) if is_by_drafter else None

@@ -7,14 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 
-from specdemo.drafters.base import Drafting, Materials, PairModels
+from specdemo.drafters.base import Materials
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, one_hot_draft
 from specdemo.engine.tree import listed_draft
-from specdemo.events import Params
-from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.lm import OfTarget
 from specdemo.runtime.states import States
-from specdemo.words.message import Message
 
 
 class LookupDrafter(Drafter):
@@ -213,29 +209,3 @@ class JoinedDrafter(Drafter):
         for one in (self.first, self.second):
             if one.wants_top:
                 one.learn(ids, draft, [row[: one.wants_top] for row in likely])
-
-
-@dataclass(frozen=True)
-class JoinedDrafting(Drafting):
-    """Two methods. The first copies from the text, so that only the second can have a model."""
-
-    first: Drafting
-    second: Drafting
-
-    def lacks(self, pair: PairModels) -> Message | str | None:
-        return self.first.lacks(pair) or self.second.lacks(pair)
-
-    def largest(self, pair: PairModels, field: str) -> int | None:
-        return self.second.largest(pair, field)
-
-    def check(self, pair: PairModels, params: Params) -> Params:
-        return self.second.check(pair, super().check(pair, params))
-
-    def own(self, pair: PairModels, params: Params) -> OfTarget | None:
-        return self.second.own(pair, params)
-
-    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
-        return self.second.cost(pair, params)
-
-    def build(self, given: Materials) -> JoinedDrafter:
-        return JoinedDrafter(self.first.build(given), self.second.build(given))

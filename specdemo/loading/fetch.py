@@ -97,7 +97,7 @@ def _is_whole(part: Part) -> bool:
     folder, names = folder_of(part), {*_names_here(part)}
     if not names or part.adapter is None and ADAPTER_CONFIG in names:  # an adapter, and not the base of one
         return ADAPTER_WEIGHTS in names
-    if kind_in(folder).has_tokenizer and not has_tokenizer(part):
+    if not kind_in(folder).is_for_a_target and not has_tokenizer(part):
         return False
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
         needed = {file.name for file in weight_files(folder)} | (_code_files(folder) if part.code else set())
@@ -286,7 +286,6 @@ def _bar(
 
 # Within `patience`: its seconds, when they are over, by time.monotonic, and what is told of waiting.
 _patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
-_asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
 
 
 class _AsksToWait(Exception):
@@ -324,13 +323,10 @@ def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> A
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
             hooks.append(_hear)
-        token = _asking.set(True)
         try:
             return call(part.place, *given, revision=part.revision, **options)
         except _AsksToWait as error:
             (asked,) = error.args
-        finally:
-            _asking.reset(token)
         seconds = numeral(asked, ",.0f")
         if time.monotonic() + asked > until:
             times = {"seconds": seconds, "most": numeral(most, ",.0f")}
@@ -340,10 +336,10 @@ def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> A
 
 
 def _hear(response: Any) -> None:
-    """Called with each answer that the library gets. _AsksToWait where the hub asks `_ask` to wait: by
+    """Called with each answer that the library gets. _AsksToWait where `_ask` asks and is to wait: by
     RateLimit, where that is used up, or by Retry-After, a number or a date."""
     status = response.status_code
-    if not _asking.get() or status != 429 and status < 500:
+    if _patience.get() is None or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:

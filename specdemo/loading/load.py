@@ -3,16 +3,18 @@ that the caller has in memory."""
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.table import cached_drafter, drafting_by, kind_in, kind_of, read_carried
+from specdemo.drafters.base import why_not_used
+from specdemo.drafters.table import HEAD, MTP, cached_drafter, kind_in, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.engine.compiled import compiled
-from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors, reason_of
+from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
 from specdemo.loading.fetch import OnProgress, patience
@@ -91,8 +93,9 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = fetch.with_config(drafter_part(drafter, "cpu", torch.float32))
+    folder = fetch.folder_of(part)
     with load_errors(part.role, part.place, shown=part.id):
-        verifier = kind_in(fetch.folder_of(part)).verifier(fetch.folder_of(part), part.id)
+        verifier = HEAD.verifier(folder) if kind_in(folder) is HEAD else None
     if not verifier:
         return None
     if trust_remote_code:
@@ -149,7 +152,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> 
     on_progress(message("tokenizers"), None)
     tokenizer = read_tokenizer(parts[0]) if beside is None else beside.tokenizer
     ids, other = [*([beside.info.target] if beside else []), *(part.given for part in parts)], None
-    if last.role == "drafter" and tokenizer is not None and kind_of_part(last).has_tokenizer:
+    if last.role == "drafter" and tokenizer is not None and not kind_of_part(last).is_for_a_target:
         other = other_tokenizer(tokenizer, read_tokenizer(last), *ids)
     models = [read_model(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
     on_progress(message("caches"), None)
@@ -157,7 +160,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> 
         pair = beside.beside(models[0], last.given, other)
         look_at(pair)
         return pair
-    carried = read_carried(models[0], fetch.folder_of(parts[0]), parts[0].quantize is not None)
+    carried = MTP.read_carried(models[0], fetch.folder_of(parts[0]), parts[0].quantize is not None)
     known = {"dtype_reason": plan.reason, "other_tokenizer": other, "carried": carried}
     quantized = [part.quantize for part in parts]
     pair = _pair_of(plan.request.name, models, ids, quantized, "auto", tokenizer=tokenizer, **known)
@@ -205,7 +208,7 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
     # Where it was loaded from may still be on this machine.
     place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
     part = Part("target", place, place, "cpu", None, None, revision)
-    carried = read_carried(target, fetch.folder_of(part) if place and fetch.has_config(part) else None)
+    carried = MTP.read_carried(target, fetch.folder_of(part) if place and fetch.has_config(part) else None)
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     known = {"dtype_reason": message("as_given"), "other_tokenizer": other, "carried": carried}
@@ -241,10 +244,7 @@ def look_at(pair: Pair) -> None:
     other = other and with_known_ids(other, models, ids)
     with pair.runner.torch_settings():
         check_forwards(models, ids)
-        carried = {
-            name: layers if isinstance(layers, str) else drafting_by(name).tried(layers, pair.target)
-            for name, layers in pair.carried.items()
-        }
+        carried = pair.carried if isinstance(pair.carried, str) else MTP.tried(pair.carried, pair.target)
     pair.note(states, other, carried)
 
 
@@ -265,7 +265,7 @@ def check_models(models: list[Module], ids: list[str]) -> None:
             if not hasattr(model, "generation_config"):
                 raise ValueError("it has no generation_config: its class does not inherit GenerationMixin")
             positional_cache(model)
-            if any(kind_of(one).reads_hidden_states for one in models[1:]):
+            if any(kind_of(one).is_for_a_target for one in models[1:]):
                 layers_of(model)
         except ValueError as error:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
@@ -301,18 +301,13 @@ def check_forwards(models: list[Module], ids: list[str]) -> None:
     """PairError if a model's forward fails, or predicts something else with a cache than without one;
     LoadError if it has weights that are not finite."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        try:
-            if name := not_finite(model):
-                raise LoadError(f"{role} {model_id}: its tensor {name} holds values that are not finite")
-            if kind_of(model).agrees(model, models[0]):
-                continue
-            reason = "its predictions with a cache differ from those without one"
-        except LoadError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            if cuda.is_cuda(model.device) and isinstance(error, RuntimeError):
-                cuda.raise_if_lost(error, model.device)
-            reason = f"its forward fails: {reason_of(error)}"
-        raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
+        named = f"{role} {model_id}"
+        if why := why_not_used(model.device, "its", partial(_fault, model, models[0], named)):
+            raise PairError(f"{named} ({type(model).__name__}) cannot be used: {why}")
+
+
+def _fault(model: Module, target: PreTrainedModel, named: str) -> str | None:
+    if name := not_finite(model):
+        raise LoadError(f"{named}: its tensor {name} holds values that are not finite")
+    agrees = kind_of(model).agrees(model, target)
+    return None if agrees else "its predictions with a cache differ from those without one"

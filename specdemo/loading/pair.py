@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -58,9 +58,9 @@ class Pair:
     dtype_reason: Message  # why the models have their dtypes
     runner: Runner
     load_drafter: LoadDrafter  # what `attach` takes
+    carried: PreTrainedModel | str  # as in PairModels
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # as in PairModels
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process
@@ -140,9 +140,7 @@ class Pair:
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
         return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
 
-    def note(
-        self, states: tuple, other: OtherTokenizer | None, carried: Mapping[str, PreTrainedModel | str]
-    ) -> None:
+    def note(self, states: tuple, other: OtherTokenizer | None, carried: PreTrainedModel | str) -> None:
         """Takes what has been found out of the models in these states, in place of all that was kept of
         them."""
         self.other_tokenizer, self.carried = other, carried
@@ -378,8 +376,9 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """The bytes of weights in memory, quantised ones as they are stored."""
-        models = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
-        return Bytes(held_bytes(*models), held_bytes(self.drafter) if self.drafter is not None else None)
+        carried = () if isinstance(self.carried, str) else (self.carried,)
+        drafter = None if self.drafter is None else held_bytes(self.drafter)
+        return Bytes(held_bytes(self.target, *carried), drafter)
 
     @property
     def bytes_copied(self) -> Bytes:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import Module
 
-from specdemo.drafters.table import kind_of
+from specdemo.drafters.table import HEAD, kind_of
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.checkpoints import quantized_layers
@@ -95,7 +95,7 @@ def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
     if part.quantize is None:
         return
     asked = {"model": part.named, "given": part.quantize}
-    if kind_of(skeleton).is_head:
+    if kind_of(skeleton) is HEAD:
         raise PairError(about("quantize", "head_unquantised", **asked))
     layers = quantized_layers(skeleton)
     if not layers:
@@ -142,7 +142,7 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
 def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
     """The host's memory that the model's weights take at most on their way to a GPU, in bytes: a head is read
     as a whole, and of a model only the tensors that are being brought there."""
-    if kind_of(skeleton).is_head:
+    if kind_of(skeleton) is HEAD:
         return bytes_of(skeleton, dtype, None)
     largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
     return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
-from specdemo.drafters.table import count_carried, kind_in
+from specdemo.drafters.table import HEAD, MTP, kind_in
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
 from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
@@ -50,6 +50,8 @@ def kind_of_part(part: Part) -> Drafting:
     """The model's kind, from its config. PairError for a target of a kind that drafts for one."""
     kind = kind_in(folder_of(part))
     if part.role == "target" and (what := kind.is_for_a_target):
+        if kind is HEAD:
+            HEAD.verifier(folder_of(part))  # which refuses those that draft for no target here
         raise PairError(f"target: {part.id} is {what}, which drafts for a target: give it as the drafter")
     return kind
 
@@ -57,10 +59,10 @@ def kind_of_part(part: Part) -> Drafting:
 def read_skeleton(part: Part) -> Module:
     """A model on the meta device, from its config, which is here."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
-        if (kind := kind_of_part(part)).is_head:
+        if kind_of_part(part) is HEAD:
             if part.adapter is not None:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
-            return kind.skeleton(folder_of(part), part.id)
+            return HEAD.skeleton(folder_of(part))
         # from_config would take the code of the main revision, except from a directory.
         place = str(folder_of(part)) if part.code else part.place
         check_depth(PreTrainedConfig.get_config_dict(place, **_how(part))[0])
@@ -77,7 +79,7 @@ def read_skeleton(part: Part) -> Module:
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
         model = _loader(config).from_config(config, trust_remote_code=part.code)
         folder = folder_of(part) if is_here(part) else None
-        model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
+        model.carried_parameters = MTP.count_carried(model, folder) if part.role == "target" else 0
         return model
 
 
@@ -104,12 +106,12 @@ def read_model(part: Part, dtype: torch.dtype, on_progress: OnProgress = lambda 
     """The model on its device, with its weights as the engine multiplies them."""
     on_progress(message(f"loading_{part.role}", name=part.id), None)
     cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
-    if (kind := kind_of_part(part)).is_head:
-        model = kind.read(folder_of(part), dtype, part.id)
-        check_quantize(part, dtype, model)  # before its weights were here, it may have counted as a model
-    else:
-        model = _read_whole(part, dtype)
+    is_head = kind_of_part(part) is HEAD
+    model = read_skeleton(part) if is_head else _read_whole(part, dtype)
     with load_errors(part.role, part.place, "weights", part.id):
+        if is_head:
+            check_quantize(part, dtype, model)  # before its weights were here, it may have counted as a model
+            model = HEAD.read(model, folder_of(part), dtype, part.named)
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
         if is_small(model):
             align_weights(model)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from specdemo.drafters.table import drafting_by, kind_in
+from specdemo.drafters.table import HEAD, kind_in, longest_draft
 from specdemo.errors import LoadError, PairError
 from specdemo.events import METHODS, Params, drafter_label, manner_of
 from specdemo.events.params import DraftTree, as_text, takes_tree
@@ -99,7 +99,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
 
 def has_head(name: str) -> bool:
     """Whether the drafter of a pair that comes with the project is a head, which cannot be quantised."""
-    return kind_in(ROOT / CATALOGUE[name].drafter).is_head
+    return kind_in(ROOT / CATALOGUE[name].drafter) is HEAD
 
 
 def check_asked(asked: Sequence[str]) -> None:
@@ -148,6 +148,6 @@ def as_contender(setting: Setting) -> Contender:
         drafter=info.drafter if needs_drafter else None,
         drafter_kind=info.drafter_kind if needs_drafter else None,
         at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
-        longest=drafting_by(method).longest_draft(setting.pair.drafter),
+        longest=longest_draft(method, setting.pair.drafter),
         tree=setting.params.tree,
     )

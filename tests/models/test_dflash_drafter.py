@@ -9,7 +9,6 @@ import torch
 
 from specdemo import Params, Round, generate, stream
 from specdemo.drafters.dflash import CachedDFlash, DFlashDrafter, Markov
-from specdemo.drafters.formats import read_head
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
@@ -21,6 +20,7 @@ from tests.block_heads import (
     tiny_block_head,
 )
 from tests.drafters import DSPARK, PROMPT, drawn_as_said
+from tests.heads import read_head
 from tests.models.test_no_sync import TEXT
 from tests.oracle import materials
 from tests.runners import with_head
@@ -35,8 +35,8 @@ HEADS = {
     "scale and cap": dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
     "dspark": dict(samples_from_anchor=True, markov=Markov(8, "vanilla")),
     "dspark, gated": dict(markov=Markov(8, "gated")),
-    "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0),
-    "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True),
+    "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0, seed=8),
+    "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True, candidates=16),
     "dspark, rnn": DSPARK,
 }
 
@@ -70,7 +70,7 @@ def test_embeddings_that_the_target_scales(tmp_path, published_by):
         save_block_head(own, tmp_path)
     else:
         save_authors_block_head(own, tmp_path, **factor)
-    head = read_head(tmp_path, torch.float32)
+    head = read_head(tmp_path)
     module = target.get_input_embeddings()
     raw = module.weight.detach() * (3.0 if factor else 1.0)
     embed = module if published_by == "authors" else raw.__getitem__

@@ -168,7 +168,8 @@ def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path
     monkeypatch.setattr(ModelDrafter, "keep", lambda *given: kept.append(given[-1]) or keep(*given))
     target, text = target_of(name, 12), list(PROMPT)
     says = says_of(name, places=0 if tree == TREE else getattr(drafter_of(name, 12).config, "places", 0))
-    params = Params(temperature=2.0 if tree == TREE else 0.6, top_p=1.0, tree=tree, max_new_tokens=14, seed=5)
+    temperature, seed = (2.0, 6) if tree == TREE else (0.6, 5)
+    params = Params(temperature=temperature, top_p=1.0, tree=tree, max_new_tokens=14, seed=seed)
     for one in generate(pair_of(name, 12), PROMPT, params, measure=False).rounds:
         for leaf in leaves_of(one.draft):
             ids = [one.draft[at].id for at in leaf]

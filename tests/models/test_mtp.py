@@ -14,7 +14,7 @@ from transformers import cache_utils
 
 import specdemo.drafters.mtp
 from specdemo import Params, Trace, generate, load_pair
-from specdemo.drafters.mtp import CachedMtp, own_parameters
+from specdemo.drafters.mtp import CachedMtp, own_modules
 from specdemo.drafters.table import BY_METHOD
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
@@ -84,8 +84,8 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
 
 def test_of_a_layer_s_experts_a_token_costs_those_that_it_goes_through():
     pair = pair_of("glm4_moe")
-    layers, target = pair.carried["mtp"], pair.target
-    own = own_parameters(layers, target)
+    layers, target = pair.carried, pair.target
+    own = dict(one for module in own_modules(layers) for one in module.named_parameters())
     experts = [one.numel() for name, one in own.items() if ".experts." in name]
     chosen = target.config.num_experts_per_tok / target.config.n_routed_experts
     assert experts and chosen < 1

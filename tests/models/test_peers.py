@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM
 from assets.training.eagle3 import UnrolledAttention
 from specdemo.drafters.dflash import CachedDFlash, DFlash2Head
 from specdemo.drafters.eagle import CachedEagle
-from specdemo.drafters.formats import read_head
-from tests.heads import rows_of
+from tests.heads import read_head, rows_of
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install
 
@@ -58,7 +57,7 @@ def with_speculators(tmp_path_factory):
 def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> list[torch.Tensor]:
     """The logits [N, Vd] of each step, in float32. Of a head with windows, of the first step only: in the
     later ones of its training a window reaches as many tokens further back as there were steps."""
-    head = read_head(folder, torch.float32)
+    head = read_head(folder)
     if target is not None:
         head.attach_verifier(target)
     if any(mask.window for mask in head.masks):
@@ -113,7 +112,7 @@ def test_masks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path
     """The largest difference is printed."""
     target, command = making({"kind": "peagle"} | mode, tmp_path)
     theirs = said_by_theirs(with_speculators, tmp_path / "head", *command)
-    head = read_head(tmp_path / "head", torch.float32)
+    head = read_head(tmp_path / "head")
     cached, count = CachedEagle(head, target), len(theirs["logits"])
     cached.reads.states = theirs["hidden"]
     cached.grow(len(theirs["tokens"]) + count)
@@ -161,7 +160,7 @@ def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_pat
     folder = tmp_path / "head"
     target, command = making(mode, tmp_path)
     theirs = said_by_theirs(with_speculators, folder, *command)
-    head = read_head(folder, torch.float32)
+    head = read_head(folder)
     logits, sure = blocks_of_ours(CachedDFlash(head, target), theirs)
     size = head.config.block_size
     blocks = theirs["logits"].split(size)[-len(logits) :]  # those before are copies, where there is no room

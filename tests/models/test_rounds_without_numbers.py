@@ -20,7 +20,7 @@ from specdemo.drafters.early_exit import FirstLayersLM
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.mtp import CachedMtp, MtpModel, as_mtp_owner
-from specdemo.drafters.table import drafting_by
+from specdemo.drafters.table import make_drafter
 from specdemo.drafters.text import JoinedDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
@@ -98,7 +98,7 @@ def check_rounds(models: Callable, params: Params) -> None:
         run_drafting = graphs if drafting is None or drafting.is_captured else CheckedSteps()
         limits = dict(context=1000, drafter_context=1000)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
-        drafts = drafting_by(params.draft_with).build(materials)
+        drafts = make_drafter(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
         for model in (lm, drafting):
             if isinstance(model, CachedLM):

@@ -24,9 +24,7 @@ def pair(name="some", drafter=True, kind="model"):
     )
     info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
-    made = SimpleNamespace(
-        info=info, drafter=model, carried={"mtp": model}, drafter_bytes=2_500_000, notes=["a note"]
-    )
+    made = SimpleNamespace(info=info, drafter=model, carried=model, drafter_bytes=2_500_000, notes=["a note"])
     made.lacks = lambda method: drafting_by(method).lacks(made)
     return made
 

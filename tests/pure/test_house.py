@@ -43,13 +43,13 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (32503, 144),
+    ("specdemo", ".py"): (32376, 144),
     ("specdemo/cli", ".py"): (644, 4),
     ("specdemo/doctor", ".py"): (539, 3),
-    ("specdemo/drafters", ".py"): (3821, 16),
+    ("specdemo/drafters", ".py"): (3702, 16),
     ("specdemo/engine", ".py"): (2680, 12),
     ("specdemo/events", ".py"): (2364, 8),
-    ("specdemo/loading", ".py"): (2564, 11),
+    ("specdemo/loading", ".py"): (2556, 11),
     ("specdemo/measure", ".py"): (2910, 14),
     ("specdemo/runtime", ".py"): (7086, 24),
     ("specdemo/servers", ".py"): (1373, 6),
@@ -60,7 +60,7 @@ SIZES = {
     ("specdemo/ui/static", ".css"): (1897, 17),
     ("specdemo/words", ".json"): (4296, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (33835, 224),
+    ("tests", ".py .js .mjs"): (33831, 224),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +55,7 @@ class SmallPair:
     largest_exit: int = 15
     drafter_kind: str | None = "model"
 
-    carried = MappingProxyType({})
+    carried = "it has none"
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
     template_arguments = Pair.template_arguments
