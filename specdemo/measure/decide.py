@@ -134,13 +134,15 @@ def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
 
 
 def still_in(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -> list[Candidate]:
-    """The settings that may still be the best of those in the running: all that the one that leads is not
+    """The settings that may still be the best: the one that leads, and those in the running that it is not
     surely faster than."""
     leader = leader_of(found)
     if leader is None:
         return list(running)
-    ahead = {one: strictly(speed_up_of(found[leader], found.get(one, {}))) for one in running}
-    return [one for one in running if one == leader or (lead := ahead[one]) is None or lead.low <= 1]
+    ahead = {
+        one: strictly(speed_up_of(found[leader], found.get(one, {}))) for one in running if one != leader
+    }
+    return [leader, *(one for one, lead in ahead.items() if lead is None or lead.low <= 1)]
 
 
 def leader_of(found: Mapping[Candidate, ByPlace]) -> Candidate | None:
@@ -251,11 +253,12 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     rows, works = rows_of(measured, work), works_of(measured, work)
     best = _best(rows, works)
     most = max((row.prompts for row in rows), default=0)
+    is_settled = work in measured.settled or measured.finalists.get(work) == ()
     unknown = Recommendation(
         work=work,
         reason=_not_known(measured, works, most),
         prompts=most,
-        is_provisional=work not in measured.settled and measured.ended not in ("clear", "all"),
+        is_provisional=not is_settled and measured.ended not in ("clear", "all"),
     )
     if best is None:
         return unknown
