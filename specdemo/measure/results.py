@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
-from specdemo.measure.samples import Text, TimedText, TimedTurn
+from specdemo.events.speedup import SpeedUp
+from specdemo.measure.samples import FEWEST_PROMPTS, Place, Text, TimedText, TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import say
 from specdemo.words.message import Message
 
@@ -90,9 +92,21 @@ def sample_of(work: str, prompt: int, setting: Candidate, text: Text) -> Sample:
 
 @dataclass(frozen=True)
 class Together:
-    """Samples of one setting together; at least one, with a round each."""
+    """Samples of one setting together, with a round each."""
 
     samples: tuple[Sample, ...]
+
+    @property
+    def by_place(self) -> dict[Place, TimedText]:
+        return {(one.work, one.prompt): one.timed for one in self.samples}
+
+    @cached_property
+    def speedup(self) -> SpeedUp | None:
+        """Over the target alone; None where too few prompts of a kind of work were written."""
+        kinds = {one.work for one in self.samples}
+        return (
+            speed_up_on_prompts(self.by_place) if len(self.samples) >= len(kinds) * FEWEST_PROMPTS else None
+        )
 
     def _counts(self, what: Literal["drafted", "accepted", "emitted"]) -> list[int]:
         return [count for one in self.samples for count in getattr(one, what)]

@@ -18,7 +18,6 @@ from specdemo.measure.decide import (
     is_clear,
     recommendations,
     rows_of,
-    speed_up_of,
     still_in,
 )
 from specdemo.measure.report import advice_object, advice_of, advice_text, page_of, typed_of
@@ -30,9 +29,10 @@ from specdemo.measure.results import (
     Contender,
     Measured,
     Sample,
+    Together,
     to_object,
 )
-from specdemo.measure.samples import TimedTurn
+from specdemo.measure.samples import TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import speaking
 from specdemo.words.message import message
 
@@ -82,10 +82,11 @@ def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_to
     row = rows_of(measured(*alike.values()), "chat")[0]
     assert row.speedup.value == pytest.approx(row.tokens_per_round / row.cost)
     assert row.cost == pytest.approx(1.2, rel=0.01)
-    narrow, wide = speed_up_of(alike), speed_up_of(unlike)
+    narrow, wide = (Together((*texts.values(),)).speedup for texts in (alike, unlike))
     assert log(wide.high / wide.low) > 2 * log(narrow.high / narrow.low)
-    assert speed_up_of(dict(list(alike.items())[:2])) is None, "two prompts tell nothing of a third"
-    same = speed_up_of(alike, alike)
+    assert Together((*alike.values(),)[:2]).speedup is None, "two prompts tell nothing of a third"
+    timed = Together((*alike.values(),)).by_place
+    same = speed_up_on_prompts(timed, timed)
     assert same.value == same.low == same.high == 1
 
 
