@@ -168,9 +168,7 @@ _speak = speaker_of("said.advice")
 
 
 def recommendations(measured: Measured) -> list[Recommendation]:
-    """One for each kind of work that was asked for, and the one for all of it where there are several."""
-    several = [ALL] if len(measured.works) > 1 else []
-    return [recommendation(measured, work) for work in (*measured.works, *several)]
+    return [recommendation(measured, work) for work in measured.answered]
 
 
 def works_of(measured: Measured, work: str) -> Sequence[str]:

@@ -205,6 +205,12 @@ class Measured:
     seconds: float = 0.0
     ended: Ended = "running"
 
+    @property
+    def answered(self) -> list[str]:
+        """The kinds of work of which it is said what to set: those that were asked for, and where there are
+        several, all of it."""
+        return [*self.works, *([ALL] if len(self.works) > 1 else [])]
+
 
 def to_object(measured: Measured) -> dict[str, Any]:
     texts = {name: list(map(_text_object, getattr(measured, name))) for name in ("probes", "samples")}

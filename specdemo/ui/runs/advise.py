@@ -14,13 +14,12 @@ from specdemo.loading.pair import AnyPair
 from specdemo.measure import report
 from specdemo.measure.advise import advise
 from specdemo.measure.prompts import prompts_of
-from specdemo.measure.results import Measured
+from specdemo.measure.results import work_in_words
 from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted
-from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
@@ -54,10 +53,10 @@ class AdviseRequest(MeasurementRequest):
             share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
             told |= {"text": in_words(progress.doing), "share": share}
             if measured.samples or is_over:
-                told |= {"advice": advice_object(measured)}
+                told |= {"advice": report.advice_in_words(measured)}
                 if is_over or measured.seconds > saved + SAVED_EVERY:
                     saved = measured.seconds
-                    self.report.append(report.page_of(report.advice_of(measured)))
+                    self.report.append(report.page_of(measured))
             yield told
 
 
@@ -65,7 +64,7 @@ def advise_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, 
     """What the page's script asks for."""
     works = str(wanted.get("works", "")).split(",")
     if any(work not in WORKS for work in works):
-        raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+        raise ValueError(message("advice_works", names=", ".join(map(work_in_words, WORKS))))
     return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
 
 
@@ -77,27 +76,3 @@ def _command(works: tuple[str, ...], params: Params) -> str:
     if params.chat:
         options.append("--chat")
     return shlex.join(["python", "-m", "specdemo", "advise", *options])
-
-
-def advice_object(measured: Measured) -> wire.Advice:
-    advice = report.advice_of(measured)
-    settings = report.settings_table(advice)
-    return {
-        "advised": [
-            {
-                "work": report.work_in_words(one.work),
-                "setting": report.setting_in_words(one),
-                "reason": one.reason,
-                "pays": one.draft_with not in (None, "none"),
-            }
-            for one in advice.recommended
-        ],
-        "ended": report.ended_in_words(measured),
-        "checks": [*report.checks_in_words(measured.checks), *report.requests_in_words(advice)],
-        "typed": [
-            {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
-            for one in report.typed_of(advice)
-        ],
-        "columns": settings.headings,
-        "rows": settings.cells,
-    }
