@@ -249,7 +249,8 @@ def _advise(arguments: Namespace) -> int:
             measured = progress.measured
             if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
                 told = measured.seconds
-                tell(f"{progress.doing}; at most {progress.seconds_left:,.0f} s more")
+                left = max(0.0, arguments.budget - measured.seconds)
+                tell(f"{progress.doing}; at most {left:,.0f} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
                 _save("report", page_of(measured), arguments.report)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdemo.errors import CannotReadTrees
 from specdemo.events import METHODS, Params, Prompt, __version__
@@ -51,13 +51,11 @@ LONGEST_TEXT = 32_768  # tokens
 MOST_PROMPTS = 100  # of one kind of work
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What is measured so far, what is measured now, and the most seconds that it can still take."""
+class Progress(NamedTuple):
+    """What is measured so far, and what is measured now."""
 
     measured: Measured
     doing: Message
-    seconds_left: float
 
 
 def fitting(
@@ -164,7 +162,7 @@ class _Advising:
 
     def progress(self, doing: Message, ended: Ended = "running") -> Progress:
         self.measured = replace(self.measured, seconds=self.seconds, ended=ended)
-        return Progress(self.measured, doing, max(0.0, self.budget - self.measured.seconds))
+        return Progress(self.measured, doing)
 
     def add(self, **more: Sequence[Any]) -> None:
         """What comes to these fields of `measured`."""
