@@ -261,18 +261,16 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
             return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
+    named = ("draft_with", "drafter", "drafter_kind", "tree")
     return replace(
         unknown,
-        draft_with=contender.draft_with,
-        drafter=contender.drafter,
-        drafter_kind=contender.drafter_kind,
+        **{name: getattr(contender, name) for name in named},
         gamma=gamma,
         speedup=best.speedup.value,
         interval=best.speedup.interval,
         reason=reason,
         best=best.setting,
         prompts=best.prompts,
-        tree=contender.tree,
     )
 
 
