@@ -14,9 +14,7 @@ from specdemo.events import METHODS, Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.measure.checks import check_times
 from specdemo.measure.decide import (
-    FIRST_TEXT,
     MOST_FINALISTS,
-    PROBED,
     by_setting,
     called,
     estimates_of,
@@ -29,7 +27,6 @@ from specdemo.measure.results import (
     ALL,
     ALONE,
     Candidate,
-    Contender,
     Ended,
     Measured,
     Sample,
@@ -42,7 +39,7 @@ from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
-WARM_UP = 8  # tokens that a contender writes before it is measured
+WARM_UP, FIRST_TEXT = 8, 32  # tokens that a contender writes before it is measured, and at first
 OF_CHECKS = 0.04  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
@@ -176,7 +173,7 @@ class _Advising:
         for _, contender in list(self.drafting.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
             try:
-                self.text(self.longest(contender), (work, 0), WARM_UP)
+                self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
             except CannotReadTrees as error:
                 del self.drafting[contender.name]
                 self.add(notes=[message("advice_left_out", name=contender.name, why=message_of(error))])
@@ -209,7 +206,7 @@ class _Advising:
         for _, contender in self.drafting.values():
             yield self.progress(message("advice_probing", work=work_in_words(work), name=contender.name))
             most = LONGEST_TEXT if METHODS[contender.draft_with].manner == "copy" else FIRST_TEXT
-            samples.append(self.text(self.longest(contender), (work, 0), most))
+            samples.append(self.text(Candidate(contender.name, contender.probed), (work, 0), most))
         self.add(probes=samples)
 
     def first_texts(self, work: str, also: Sequence[Candidate], end: float = inf) -> Iterator[Progress]:
@@ -291,9 +288,6 @@ class _Advising:
         name, (work, number) = called(candidate), place
         told = {"work": work_in_words(work), "number": number + 1, "count": len(self.prompts[work])}
         return self.progress(message("advice_comparing", **told, name=name))
-
-    def longest(self, contender: Contender) -> Candidate:
-        return Candidate(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
 
     def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
         """One text. Stopped if it was not written to its end."""

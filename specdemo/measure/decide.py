@@ -14,6 +14,7 @@ from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
     ALONE,
+    PROBED,
     Candidate,
     CheckTime,
     Contender,
@@ -28,7 +29,6 @@ from specdemo.measure.samples import FEWEST_PROMPTS, speed_up_on_prompts
 from specdemo.words.catalogue import numeral, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
-FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
 MOST_FINALISTS = 8  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
 WORTH, WORTH_MORE = 0.7, 0.9
@@ -77,20 +77,15 @@ def finalists(found: Mapping[Candidate, float]) -> list[Candidate]:
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> dict[Candidate, float]:
     """The estimates of all contenders, from their texts with long drafts in these kinds of work together."""
-    wanted, texts = set(works), (*measured.probes, *measured.samples)
-    probes = [one for one in texts if one.work in wanted and one.turns and is_long(measured, one.setting)]
+    wanted, longest = set(works), {one.name: one.probed for one in measured.contenders}
+    texts = [one for one in (*measured.probes, *measured.samples) if one.work in wanted and one.turns]
+    probes = [one for one in texts if one.setting.gamma >= longest[one.setting.contender]]
     checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
     found = dict[Candidate, float]()
     for contender in measured.contenders:
         if own := tuple(one for one in probes if one.setting.contender == contender.name):
             found |= estimates(contender, Together(own), checks)
     return found
-
-
-def is_long(measured: Measured, setting: Candidate) -> bool:
-    """Whether its drafts tell of all places up to PROBED, or up to the contender's longest draft."""
-    contender = contender_of(measured, setting)
-    return bool(contender.tree) or setting.gamma >= min(PROBED, contender.longest or PROBED)
 
 
 def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTime]:

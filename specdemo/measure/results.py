@@ -19,6 +19,7 @@ Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
 OWN = "own"  # that of one's own prompts
+PROBED = 8  # tokens of the drafts from which lengths are estimated
 
 
 def work_in_words(work: str) -> str:
@@ -39,6 +40,11 @@ class Contender:
     at_once: bool = False
     longest: int | None = None
     tree: DraftTree = ()
+
+    @property
+    def probed(self) -> int:
+        """The length of drafts that tell of all lengths; 0 of trees."""
+        return 0 if self.tree else min(PROBED, self.longest or PROBED)
 
 
 ALONE = Contender("none", "none")
