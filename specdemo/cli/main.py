@@ -228,7 +228,7 @@ def _advise(arguments: Namespace) -> int:
 
     from specdemo.measure.advise import advise
     from specdemo.measure.prompts import prompts_of, read_prompts
-    from specdemo.measure.report import advice_object, advice_of, advice_text, page_of
+    from specdemo.measure.report import advice_object, advice_text, page_of
     from specdemo.measure.results import OWN
     from specdemo.measure.settings import check_asked
 
@@ -249,19 +249,19 @@ def _advise(arguments: Namespace) -> int:
             measured = progress.measured
             if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
                 told = measured.seconds
-                tell(f"{progress.doing}; at most {progress.seconds_left:,.0f} s more")
+                left = max(0.0, arguments.budget - measured.seconds)
+                tell(f"{progress.doing}; at most {left:,.0f} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
-                _save("report", page_of(advice_of(measured)), arguments.report)
+                _save("report", page_of(measured), arguments.report)
     except KeyboardInterrupt:
         measured, status = replace(measured, ended="interrupted"), INTERRUPTED
     except Exception as error:  # what was measured before stays
         measured, status = replace(measured, ended="failed"), tell(failure(error), FAILED)
-    advice = advice_of(measured)
-    put(advice_text(advice))
-    put(json.dumps(advice_object(advice)))
+    put(advice_text(measured))
+    put(json.dumps(advice_object(measured)))
     if arguments.report is not None:
-        _save("report", page_of(advice), arguments.report)
+        _save("report", page_of(measured), arguments.report)
     return status
 
 

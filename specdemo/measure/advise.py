@@ -5,16 +5,16 @@ all kinds of work, until it is clear which setting is best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from time import perf_counter
+from typing import Any, NamedTuple
 
 from specdemo.errors import CannotReadTrees
 from specdemo.events import METHODS, Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.measure.checks import check_times
 from specdemo.measure.decide import (
-    FIRST_TEXT,
     MOST_FINALISTS,
-    PROBED,
     by_setting,
     called,
     estimates_of,
@@ -24,9 +24,9 @@ from specdemo.measure.decide import (
     still_in,
 )
 from specdemo.measure.results import (
+    ALL,
     ALONE,
     Candidate,
-    Contender,
     Ended,
     Measured,
     Sample,
@@ -39,7 +39,7 @@ from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
-WARM_UP = 8  # tokens that a contender writes before it is measured
+WARM_UP, FIRST_TEXT = 8, 32  # tokens that a contender writes before it is measured, and at first
 OF_CHECKS = 0.04  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
@@ -48,13 +48,11 @@ LONGEST_TEXT = 32_768  # tokens
 MOST_PROMPTS = 100  # of one kind of work
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What is measured so far, what is measured now, and the most seconds that it can still take."""
+class Progress(NamedTuple):
+    """What is measured so far, and what is measured now."""
 
     measured: Measured
     doing: Message
-    seconds_left: float
 
 
 def fitting(
@@ -135,7 +133,8 @@ def advise(
 
 @dataclass
 class _Advising:
-    """The measurement as it goes on. settings: what can draft."""
+    """The measurement as it goes on. settings: what can draft. running: what may still be the best of a kind
+    of work, and of ALL."""
 
     pair: Pair
     settings: Sequence[Setting]
@@ -144,24 +143,29 @@ class _Advising:
     budget: float
     is_stopped: Callable[[], bool]
     measured: Measured
-    ended: Ended = "all"
+    ended: Ended = "clear"
 
     def __post_init__(self):
         self.began = perf_counter()
         self.drafting = {one.name: (one, as_contender(one)) for one in self.settings}
+        self.running: dict[str, Sequence[Candidate]] = {}
 
     @property
-    def share(self) -> float:
-        """Of the budget that is used."""
-        return (perf_counter() - self.began) / self.budget
+    def seconds(self) -> float:
+        return perf_counter() - self.began
 
     def is_over(self) -> bool:
-        return self.is_stopped() or self.share > 1
+        return self.is_stopped() or self.seconds > self.budget
 
     def progress(self, doing: Message, ended: Ended = "running") -> Progress:
-        own = perf_counter() - self.began
-        self.measured = replace(self.measured, seconds=own, ended=ended)
-        return Progress(self.measured, doing, max(0.0, self.budget - own))
+        self.measured = replace(self.measured, seconds=self.seconds, ended=ended)
+        return Progress(self.measured, doing)
+
+    def add(self, **more: Sequence[Any]) -> None:
+        """What comes to these fields of `measured`."""
+        self.measured = replace(
+            self.measured, **{name: (*getattr(self.measured, name), *some) for name, some in more.items()}
+        )
 
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
@@ -169,161 +173,121 @@ class _Advising:
         for _, contender in list(self.drafting.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
             try:
-                self.text(self.longest(contender), (work, 0), WARM_UP)
+                self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
             except CannotReadTrees as error:
                 del self.drafting[contender.name]
-                note = message("advice_left_out", name=contender.name, why=message_of(error))
-                self.measured = replace(self.measured, notes=(*self.measured.notes, note))
+                self.add(notes=[message("advice_left_out", name=contender.name, why=message_of(error))])
 
     def check(self) -> Iterator[Progress]:
         yield self.progress(message("advice_checking"))
         params = replace(self.params, draft_with="none")
         text = [one for some in self.prompts.values() for one in encode(self.pair, some[0], params)]
-        for found in check_times(self.pair, text, params, OF_CHECKS * self.budget, self.is_over):
-            self.measured = replace(self.measured, checks=(*self.measured.checks, *found))
+        for times in check_times(self.pair, text, params, OF_CHECKS * self.budget, self.is_over):
+            self.add(checks=times)
             yield self.progress(message("advice_checking"))
         if self.is_over():
             raise Stopped
 
     def answer_first(self) -> Iterator[Progress]:
         """One kind of work after the other, each in its part of the time that is left; the last part is for
-        what comes then."""
+        what comes then. The best setting in the kinds before is measured in each, for all of it."""
         works = self.measured.works
         for at, work in enumerate(works):
-            left = self.budget * (1 - self.share)
-            end = perf_counter() + left / (len(works) - at + 1)
+            end = self.seconds + (self.budget - self.seconds) / (len(works) - at + 1)
             yield from self.probe(work)
-            self.choose(work)
-            yield from self.first_texts(work, end)
+            samples = self.measured.samples
+            before = leader_of(by_setting(samples, list({one.work for one in samples})))
+            yield from self.first_texts(work, [before] if before else [], end)
 
     def probe(self, work: str) -> Iterator[Progress]:
         """A text with long drafts of each contender, short unless it copies from the text: that finds more in
         a longer one. They count when all have written it."""
-        found = []
+        samples = []
         for _, contender in self.drafting.values():
             yield self.progress(message("advice_probing", work=work_in_words(work), name=contender.name))
             most = LONGEST_TEXT if METHODS[contender.draft_with].manner == "copy" else FIRST_TEXT
-            found.append(self.text(self.longest(contender), (work, 0), most))
-        self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
+            samples.append(self.text(Candidate(contender.name, contender.probed), (work, 0), most))
+        self.add(probes=samples)
 
-    def choose(self, work: str) -> None:
-        """Its finalists: those that have texts, the best setting in the kinds of work before, for all of it,
-        and those that the estimates leave."""
-        samples = self.measured.samples
-        here = [one.setting for one in samples if one.work == work]
-        before = leader_of(by_setting(samples, list({one.work for one in samples})))
-        own = finalists(estimates_of(self.measured, [work]))
-        found = dict.fromkeys([*here, before, *own] if before and own else [*here, *own])
-        chosen = tuple(found)[:MOST_FINALISTS]
-        self.measured = replace(self.measured, finalists={**self.measured.finalists, work: chosen})
-        if not chosen:
-            self.settle(work)
-
-    def settle(self, work: str) -> None:
-        self.measured = replace(self.measured, settled=(*dict.fromkeys((*self.measured.settled, work)),))
-
-    def first_texts(self, work: str, end: float | None = None) -> Iterator[Progress]:
+    def first_texts(self, work: str, also: Sequence[Candidate], end: float = inf) -> Iterator[Progress]:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
-        `end`. They count when a finalist has written all. Until `end` they also tell which finalists come
-        next, since the first text alone can be one that is easy to draft."""
-        places = [(work, number) for number in range(len(self.prompts[work]))][: LOOKS[0]]
-        done = {one.setting for one in self.measured.samples if one.work == work}
-        while left := [one for one in self.measured.finalists[work] if one not in done]:
-            if end is not None and len(done) >= AT_LEAST and perf_counter() > end:
+        `end`. They count when a finalist has written all, and then tell which one comes next, since the first
+        text alone can be one that is easy to draft. also: these are measured in any case, which can be so for
+        all of it."""
+        places = [(work, number) for number in range(min(LOOKS[0], len(self.prompts[work])))]
+        while True:
+            done = dict.fromkeys(one.setting for one in self.measured.samples if one.work == work)
+            estimated = finalists(estimates_of(self.measured, [work]))
+            chosen = tuple(dict.fromkeys([*also, *done, *estimated]))[:MOST_FINALISTS] if estimated else ()
+            self.running[work] = chosen
+            self.measured = replace(self.measured, finalists={**self.measured.finalists, work: chosen})
+            left = [one for one in chosen if one not in done]
+            if not left or (len(done) >= AT_LEAST and self.seconds > end):
                 return
-            found: list[Sample] = []
-            yield from self.texts(
-                {work: left[:1]}, places, lambda _, samples, kept=found: kept.extend(samples)
-            )
-            self.keep(found)
-            done.add(left[0])
-            if end is not None:
-                self.choose(work)
+            samples = list[Sample]()
+            for place in places:
+                yield self.comparing(left[0], place)
+                samples.append(self.text(left[0], place))
+            self.add(samples=samples)
 
     def go_on(self) -> Iterator[Progress]:
-        """Whole texts of all finalists, until each kind of work is clear, and then of those for all of it,
-        until that is."""
+        """Whole texts of all finalists, prompt after prompt of the kind of work that has the fewest, until
+        each kind is clear; and of those for all of it, until that is."""
         works = self.measured.works
         for_all = finalists(estimates_of(self.measured, works))[:FOR_ALL] if len(works) > 1 else []
-        both = {work: (*dict.fromkeys([*own, *for_all]),) for work, own in self.measured.finalists.items()}
-        self.measured = replace(self.measured, finalists=both)
         for work in works:
-            yield from self.first_texts(work)
-        running = {work: list(own) for work, own in both.items() if own}
-        for work in list(running):
-            self.drop(running, work, for_all)
-        yield from self.until(running, lambda work: self.drop(running, work, for_all))
-        if running:
-            return
-        if for_all:
-            running = {work: list(for_all) for work in works}
-            self.end_if_clear(running)
-            yield from self.until(running, lambda _: self.is_level() and self.end_if_clear(running))
-        self.ended = "all" if running else "clear"
-
-    def until(self, running: dict[str, list[Candidate]], look: Callable[[str], object]) -> Iterator[Progress]:
-        """Prompt after prompt of each kind of work by what is in the running there, from which `look` takes
-        what is out, after each prompt of a kind of work."""
-        most = max((len(self.prompts[work]) for work in running), default=0)
-        places = [
-            (work, number)
-            for number in range(most)
-            for work in running
-            if self.written(work) <= number < len(self.prompts[work])
-        ]
+            yield from self.first_texts(work, for_all)
+        self.running[ALL] = for_all
+        self.look(works)
 
         def take(place: Place, samples: list[Sample]) -> None:
-            self.keep(samples)
-            look(place[0])
+            self.add(samples=samples)
+            self.look([place[0]])
 
-        yield from self.texts(running, places, take)
+        def running(place: Place) -> list[Candidate]:
+            return list(dict.fromkeys([*self.running[place[0]], *self.running[ALL]]))
 
-    def drop(self, running: dict[str, list[Candidate]], work: str, for_all: Sequence[Candidate]) -> None:
-        """What is out in a kind of work, but for `for_all`; and the kind of work, where it is clear."""
-        written, count = self.written(work), len(self.prompts[work])
-        if written not in (*LOOKS, count):
-            return
-        found = by_setting(self.measured.samples, [work])
-        left = still_in(found, running[work])
-        running[work] = [one for one in running[work] if one in left or one in for_all]
-        if is_known := is_clear(found, left):
-            del running[work]
-        if is_known or written == count:
-            self.settle(work)
+        for candidate, place in measure(running, self.places(), self.text, take):
+            yield self.comparing(candidate, place)
 
-    def end_if_clear(self, running: dict[str, list[Candidate]]) -> None:
-        """Takes everything out, once it is clear which setting is best for all kinds of work."""
-        for_all, found = next(iter(running.values())), by_setting(self.measured.samples, list(running))
-        if is_clear(found, for_all):
-            running.clear()
+    def places(self) -> Iterator[Place]:
+        """The prompts that come next."""
+        while True:
+            settled = self.measured.settled
+            left = [work for work in self.measured.works if self.written(work) < len(self.prompts[work])]
+            left = [work for work in left if work not in settled] or (left if ALL not in settled else [])
+            if not left:
+                return
+            work = min(left, key=self.written)
+            yield work, self.written(work)
 
-    def is_level(self) -> bool:
-        """Whether it is time to look, with as many texts in each kind of work, as far as it has prompts."""
-        most = max(map(self.written, self.measured.works))
-        counts = {work: len(own) for work, own in self.prompts.items()}
-        return most in LOOKS and all(self.written(work) == min(most, counts[work]) for work in counts)
+    def look(self, works: Sequence[str]) -> None:
+        """Takes out what is out in these kinds of work and in all of it, once there are so many texts that it
+        is time to look. What is clear is settled, and so is what has no prompts left, or no finalists. The
+        best setting of a kind goes on with those for all of it."""
+        for work in (*works, ALL):
+            some = self.measured.works if work == ALL else [work]
+            written, count = min(map(self.written, some)), min(len(self.prompts[one]) for one in some)
+            is_time = written in (*LOOKS, count) or not self.running[work]
+            if work in self.measured.settled or not is_time:
+                continue
+            found = by_setting(self.measured.samples, some)
+            left = still_in(found, self.running[work])
+            is_known = is_clear(found, left) or not left
+            self.running[work] = left[:1] if is_known else left
+            if not is_known and written == count:
+                self.ended = "all"
+            if is_known or written == count:
+                self.add(settled=[work])
 
     def written(self, work: str) -> int:
         """On how many of its prompts there are texts."""
         return max((one.prompt + 1 for one in self.measured.samples if one.work == work), default=0)
 
-    def keep(self, samples: Sequence[Sample]) -> None:
-        self.measured = replace(self.measured, samples=(*self.measured.samples, *samples))
-
-    def texts(
-        self,
-        running: Mapping[str, list[Candidate]],
-        places: Sequence[Place],
-        take: Callable[[Place, list[Sample]], None],
-    ) -> Iterator[Progress]:
-        """Texts on these prompts by what is in the running in their kind of work. take: see `measure`."""
-        at = measure(lambda place: running.get(place[0], []), places, self.text, take)
-        for candidate, (work, number) in at:
-            told = {"work": work_in_words(work), "number": number + 1, "count": len(self.prompts[work])}
-            yield self.progress(message("advice_comparing", **told, name=called(candidate)))
-
-    def longest(self, contender: Contender) -> Candidate:
-        return Candidate(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
+    def comparing(self, candidate: Candidate, place: Place) -> Progress:
+        name, (work, number) = called(candidate), place
+        told = {"work": work_in_words(work), "number": number + 1, "count": len(self.prompts[work])}
+        return self.progress(message("advice_comparing", **told, name=name))
 
     def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
         """One text. Stopped if it was not written to its end."""

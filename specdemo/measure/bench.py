@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import product
 from statistics import median
 from time import perf_counter, process_time, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ OURS_PLAIN, SPECULATIVE, LOOKUP = "specdemo plain", "specdemo speculative", "spe
 PAUSE = 0.02  # seconds between turns, until the threads of the last one have gone to sleep
 
 
-@dataclass(frozen=True)
-class TimedRun:
+class TimedRun(NamedTuple):
     """One generation of a contestant. For transformers `trace` is None."""
 
     ms_per_token: float
@@ -77,7 +76,7 @@ def bench(
     with pair.runner.torch_settings():
         samples = in_turns(contestants(pair, params), prompt_ids, repeats, params.max_new_tokens)
         threads = torch.get_num_threads()
-    drafted = samples[SPECULATIVE if SPECULATIVE in samples else LOOKUP]
+    drafted = samples.get(SPECULATIVE, samples[LOOKUP])
     rounds = [one for sample in drafted if sample.trace for one in sample.trace.rounds]
     stats, is_greedy = reduce(after_round, rounds, fresh()), params.temperature == 0
     first_at = differences(drafted[:prompts], samples[OURS_PLAIN][:prompts])
@@ -168,8 +167,6 @@ def in_turns(
     """The samples by contestant (all prompts, then all again), after a warm-up. RuntimeError for a text of
     fewer tokens or more."""
 
-    samples: dict[str, list[TimedRun]] = {name: [] for name in ways}
-
     def timed(name: str, prompt: list[int]) -> TimedRun:
         sleep(PAUSE)
         start, processor_start = perf_counter(), process_time()
@@ -182,13 +179,10 @@ def in_turns(
     # The longest prompt first: code that is compiled or captured for its buffers serves all others.
     for name, choose in product(ways, (max, min)):
         timed(name, choose(prompts, key=len))
-
-    def sample(name: str, prompt: list[int]) -> None:
-        samples[name].append(timed(name, prompt))
-
-    for _ in measure(lambda _: list(ways), repeats * prompts, sample):
+    turns = list[list[TimedRun]]()
+    for _ in measure(lambda _: list(ways), repeats * prompts, timed, lambda _, turn: turns.append(turn)):
         pass
-    return samples
+    return dict(zip(ways, map(list, zip(*turns, strict=True)), strict=True))
 
 
 def row(name: str, samples: Mapping[str, Sequence[TimedRun]], greedy: bool) -> Row:

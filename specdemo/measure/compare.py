@@ -21,20 +21,21 @@ from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
-WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds
-
 
 @dataclass(frozen=True)
 class Comparison:
     """What is measured so far. A setting without a sample has no row yet."""
 
-    done: int  # generations, warm-ups included
+    done: int  # generations, without warm-ups
     total: int
-    share: float  # of its time that is over, about
     repeats: int  # of each setting on each prompt, as far as is known now
     measuring: str | None  # the setting whose turn it is now, None at the end
     rows: list[MethodRow]  # fastest first
     traces: dict[str, Trace]  # each setting's latest, by its name, without warm-ups
+
+    @property
+    def share(self) -> float:
+        return self.done / self.total
 
 
 def compare(
@@ -69,14 +70,13 @@ def compare(
 
 @dataclass
 class _Comparing:
-    """A comparison as it goes on. passes: over all prompts. warm: how many settings have warmed up."""
+    """A comparison as it goes on. passes: over all prompts."""
 
     settings: list[Setting]
     prompts: Sequence[Prompt]
     is_stopped: Callable[[], bool]
     passes: int
     is_in_turns: bool
-    warm: int = 0
 
     def __post_init__(self):
         self.texts: dict[str, list[Text]] = {setting.name: [] for setting in self.settings}
@@ -85,14 +85,13 @@ class _Comparing:
 
     def warm_up(self) -> Iterator[Comparison]:
         """What happens at a first use."""
-        for setting in list(self.settings):
-            if self.warm:
+        for at, setting in enumerate(list(self.settings)):
+            if at:
                 yield self.so_far(setting)
             most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
             short = replace(setting, params=replace(setting.params, max_new_tokens=most))
             try:
                 self.text(short, max(self.prompts, key=len), in_turns=False)
-                self.warm += 1
             except CannotReadTrees:
                 if not setting.is_extra:
                     raise
@@ -141,20 +140,13 @@ class _Comparing:
 
     def so_far(self, setting: Setting | None) -> Comparison:
         """setting: the next one."""
-        texts, all_texts = sum(map(len, self.texts.values())), self.passes * len(self.prompts)
-        warm_ups = len(self.settings)
-        most = max(one.params.max_new_tokens for one in self.settings)
-        longer = max(1.0, most / WARM_UP_TOKENS) * (WITH_PLAIN if self.is_in_turns else 1.0)
-        share = (self.warm + longer * texts) / (warm_ups + longer * warm_ups * all_texts)
-        latest = {name: own[-1].trace for name, own in self.texts.items() if own}
         return Comparison(
-            done=self.warm + texts,
-            total=warm_ups * (1 + all_texts),
-            share=share,
+            done=sum(map(len, self.texts.values())),
+            total=len(self.settings) * self.passes * len(self.prompts),
             repeats=self.passes,
             measuring=setting and setting.name,
             rows=self.rows,
-            traces=latest,
+            traces={name: own[-1].trace for name, own in self.texts.items() if own},
         )
 
 

@@ -14,6 +14,7 @@ from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
     ALONE,
+    PROBED,
     Candidate,
     CheckTime,
     Contender,
@@ -24,18 +25,17 @@ from specdemo.measure.results import (
     check_ratio,
     work_in_words,
 )
-from specdemo.measure.samples import FEWEST_PROMPTS, Place, speed_up_on_prompts
+from specdemo.measure.samples import FEWEST_PROMPTS, speed_up_on_prompts
 from specdemo.words.catalogue import numeral, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
-FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
 MOST_FINALISTS = 8  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
 WORTH, WORTH_MORE = 0.7, 0.9
 SAME = 1.03  # settings that differ by less are as good
 STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
 
-ByPlace = Mapping[Place, Sample]
+NOTHING = Together(())
 Beside = Literal["recommended", "alike", "slower"]
 
 
@@ -77,8 +77,9 @@ def finalists(found: Mapping[Candidate, float]) -> list[Candidate]:
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> dict[Candidate, float]:
     """The estimates of all contenders, from their texts with long drafts in these kinds of work together."""
-    wanted, texts = set(works), (*measured.probes, *measured.samples)
-    probes = [one for one in texts if one.work in wanted and one.turns and is_long(measured, one.setting)]
+    wanted, longest = set(works), {one.name: one.probed for one in measured.contenders}
+    texts = [one for one in (*measured.probes, *measured.samples) if one.work in wanted and one.turns]
+    probes = [one for one in texts if one.setting.gamma >= longest[one.setting.contender]]
     checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
     found = dict[Candidate, float]()
     for contender in measured.contenders:
@@ -87,37 +88,27 @@ def estimates_of(measured: Measured, works: Iterable[str]) -> dict[Candidate, fl
     return found
 
 
-def is_long(measured: Measured, setting: Candidate) -> bool:
-    """Whether its drafts tell of all places up to PROBED, or up to the contender's longest draft."""
-    contender = contender_of(measured, setting)
-    return bool(contender.tree) or setting.gamma >= min(PROBED, contender.longest or PROBED)
-
-
 def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTime]:
     """The times after the text whose length is nearest to `length`, by their rows."""
     nearest = min((one.context for one in checks), key=lambda context: abs(context - length), default=0)
     return sorted((one for one in checks if one.context == nearest), key=lambda one: one.rows)
 
 
-def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Candidate, ByPlace]:
-    """The samples of these kinds of work, by what was set and on which prompt: as many prompts of each kind
-    as were written of the one with the fewest, so that they weigh alike; only what was set in each kind."""
+def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Candidate, Together]:
+    """The samples of these kinds of work, by what was set: as many prompts of each kind as were written of
+    the one with the fewest, so that they weigh alike; only what was set in each kind."""
     written = dict.fromkeys(works, 0)
     for one in samples:
         if one.work in written:
             written[one.work] = max(written[one.work], one.prompt + 1)
     most = min(written.values(), default=0)
-    found: dict[Candidate, dict[Place, Sample]] = defaultdict(dict)
+    found: dict[Candidate, list[Sample]] = defaultdict(list)
     for one in samples:
         if one.work in written and one.prompt < most:
-            found[one.setting][one.work, one.prompt] = one
-    return {one: own for one, own in found.items() if {kind for kind, _ in own} == set(works)}
-
-
-def speed_up_of(own: ByPlace, other: ByPlace | None = None) -> SpeedUp | None:
-    """How many times as fast a setting is as the target alone, or as another setting."""
-    sides = ({place: one.timed for place, one in side.items()} for side in (own, other) if side is not None)
-    return speed_up_on_prompts(*sides)
+            found[one.setting].append(one)
+    return {
+        one: Together(tuple(own)) for one, own in found.items() if {each.work for each in own} == set(works)
+    }
 
 
 def is_told(speedup: SpeedUp) -> bool:
@@ -125,51 +116,46 @@ def is_told(speedup: SpeedUp) -> bool:
     return round(speedup.low, 2) > 1 or not is_wide(speedup.interval)
 
 
-def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
-    """With the wider interval that decides before the last prompt."""
+def _strictly(own: Together, other: Together | None = None) -> SpeedUp | None:
+    """How many times as fast a setting is as the target alone, or as another setting, with the wider interval
+    that decides before the last prompt."""
+    speedup = own.speedup if other is None else speed_up_on_prompts(own.by_place, other.by_place)
     if speedup is None:
         return None
     low, high = (speedup.value * (end / speedup.value) ** STRICT for end in speedup.interval)
     return SpeedUp(speedup.value, low, high)
 
 
-def still_in(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -> list[Candidate]:
-    """The settings that may still be the best of those in the running: all that the one that leads is not
+def still_in(found: Mapping[Candidate, Together], running: Sequence[Candidate]) -> list[Candidate]:
+    """The settings that may still be the best: the one that leads, and those in the running that it is not
     surely faster than."""
     leader = leader_of(found)
     if leader is None:
         return list(running)
-    ahead = {one: strictly(speed_up_of(found[leader], found.get(one, {}))) for one in running}
-    return [one for one in running if one == leader or (lead := ahead[one]) is None or lead.low <= 1]
+    ahead = {one: _strictly(found[leader], found.get(one, NOTHING)) for one in running if one != leader}
+    return [leader, *(one for one, lead in ahead.items() if lead is None or lead.low <= 1)]
 
 
-def leader_of(found: Mapping[Candidate, ByPlace]) -> Candidate | None:
-    """The best setting so far, by `best_of`; None while nothing is known."""
-    return best_of(
-        {one: (len(own), speedup) for one, own in found.items() if (speedup := speed_up_of(own)) is not None}
-    )
-
-
-def best_of(known: Mapping[Candidate, tuple[int, SpeedUp]]) -> Candidate | None:
-    """The setting with the largest speed-up; of those as good, the surest. known: on how many prompts, and
-    the speed-up. What was dropped before the last prompt is none of the best, nor what is too uncertain to
-    be told, while another one can be."""
-    most = max((prompts for prompts, _ in known.values()), default=0)
-    left = {one: speedup for one, (prompts, speedup) in known.items() if prompts == most}
-    told = {one: speedup for one, speedup in left.items() if is_told(speedup)}
-    speedups = told or left
+def leader_of(found: Mapping[Candidate, Together]) -> Candidate | None:
+    """The setting with the largest speed-up so far; of those as good, the surest. None while nothing is
+    known. What was dropped before the last prompt is none of the best, nor what is too uncertain to be told,
+    while another one can be."""
+    known = {one: own.speedup for one, own in found.items() if own.speedup is not None}
+    most = max((len(found[one].samples) for one in known), default=0)
+    left = {one: speedup for one, speedup in known.items() if len(found[one].samples) == most}
+    speedups = {one: speedup for one, speedup in left.items() if is_told(speedup)} or left
     enough = max((one.value for one in speedups.values()), default=0.0) / SAME
     as_good = [one for one, speedup in speedups.items() if speedup.value >= enough]
     return max(as_good, key=lambda one: speedups[one].low, default=None)
 
 
-def is_clear(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -> bool:
+def is_clear(found: Mapping[Candidate, Together], running: Sequence[Candidate]) -> bool:
     """Whether it is known which of them is best, or that it hardly matters, and whether that one pays."""
     leader = leader_of(found)
-    if leader is None or (speedup := strictly(speed_up_of(found[leader]))) is None:
+    if leader is None or (speedup := _strictly(found[leader])) is None:
         return False
     pays = speedup.low > 1 or (speedup.high < SAME and is_told(speedup))
-    others = (strictly(speed_up_of(found.get(one, {}), found[leader])) for one in running if one != leader)
+    others = (_strictly(found.get(one, NOTHING), found[leader]) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
 
@@ -177,9 +163,7 @@ _speak = speaker_of("said.advice")
 
 
 def recommendations(measured: Measured) -> list[Recommendation]:
-    """One for each kind of work that was asked for, and the one for all of it where there are several."""
-    several = [ALL] if len(measured.works) > 1 else []
-    return [recommendation(measured, work) for work in (*measured.works, *several)]
+    return [recommendation(measured, work) for work in measured.answered]
 
 
 def works_of(measured: Measured, work: str) -> Sequence[str]:
@@ -193,8 +177,9 @@ def works_of(measured: Measured, work: str) -> Sequence[str]:
 @dataclass(frozen=True)
 class SettingRow:
     """A setting on the prompts of a kind of work. cost: what a round takes, in rounds of the target alone. A
-    speed-up is tokens_per_round / cost; both are None where too little was measured. beside: it is the
-    recommended one, not surely slower than that one, or slower; None where none is recommended."""
+    speed-up is tokens_per_round / cost; both are None where too little was measured. is_best: of
+    those that are known. beside: it is the recommended one, not surely slower than that one, or slower; None
+    where none is recommended."""
 
     work: str
     setting: Candidate
@@ -204,58 +189,55 @@ class SettingRow:
     acceptance_rate: float | None
     tokens_per_round: float
     prompts: int
-    beside: Beside | None = None
+    is_best: bool
+    beside: Beside | None
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
     """The settings that were measured in a kind of work, the fastest first; before those that were dropped,
     which have fewer prompts. In ALL those that were measured in each kind."""
-    rows, works = [], works_of(measured, work)
-    found = by_setting(measured.samples, works)
-    for setting, own in found.items():
-        together, speedup = Together(tuple(own.values())), speed_up_of(own)
-        row = SettingRow(
+    found = by_setting(measured.samples, works_of(measured, work))
+    best, left = leader_of(found), still_in(found, list(found))
+    is_recommended = best is not None and _pays(found[best].speedup)
+
+    def beside(setting: Candidate) -> Beside | None:
+        if not is_recommended:
+            return None
+        return "recommended" if setting == best else "alike" if setting in left else "slower"
+
+    rows = [
+        SettingRow(
             work,
             setting,
-            speedup=speedup,
-            cost=speedup and together.tokens_per_round / speedup.value,
-            drafted_per_round=together.drafted_per_round,
-            acceptance_rate=together.acceptance_rate,
-            tokens_per_round=together.tokens_per_round,
-            prompts=len(own),
+            speedup=own.speedup,
+            cost=own.speedup and own.tokens_per_round / own.speedup.value,
+            drafted_per_round=own.drafted_per_round,
+            acceptance_rate=own.acceptance_rate,
+            tokens_per_round=own.tokens_per_round,
+            prompts=len(own.samples),
+            is_best=setting == best,
+            beside=beside(setting),
         )
-        rows.append(row)
-    rows.sort(key=lambda row: (row.prompts, row.speedup.value if row.speedup else 0.0), reverse=True)
-    best = _best(rows, works)
-    if best is None or not _pays(best):
-        return rows
-    left = still_in(found, list(found))
-    beside: dict[Candidate, Beside] = {one: "alike" if one in left else "slower" for one in found}
-    beside[best.setting] = "recommended"
-    return [replace(row, beside=beside[row.setting]) for row in rows]
+        for setting, own in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.prompts, -row.speedup.value if row.speedup else 0.0))
 
 
-def _best(rows: Sequence[SettingRow], works: Sequence[str]) -> SettingRow | None:
-    """The row of `leader_of`; None where it has too few prompts of these kinds of work."""
-    chosen = best_of({row.setting: (row.prompts, row.speedup) for row in rows if row.speedup})
-    enough = len(works) * FEWEST_PROMPTS
-    return next((row for row in rows if row.setting == chosen and row.prompts >= enough), None)
-
-
-def _pays(row: SettingRow) -> bool:
-    """Surely, by its interval as it is said."""
-    return row.speedup is not None and round(row.speedup.low, 2) > 1
+def _pays(speedup: SpeedUp | None) -> bool:
+    """Surely, by its interval as it is told."""
+    return speedup is not None and round(speedup.low, 2) > 1
 
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
     rows, works = rows_of(measured, work), works_of(measured, work)
-    best = _best(rows, works)
+    best = next((row for row in rows if row.is_best), None)
     most = max((row.prompts for row in rows), default=0)
+    is_settled = work in measured.settled or measured.finalists.get(work) == ()
     unknown = Recommendation(
         work=work,
         reason=_not_known(measured, works, most),
         prompts=most,
-        is_provisional=work not in measured.settled and measured.ended not in ("clear", "all"),
+        is_provisional=not is_settled and measured.ended not in ("clear", "all"),
     )
     if best is None:
         return unknown
@@ -263,7 +245,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     if not is_told(best.speedup):
         return replace(unknown, reason=_speak("too_wide", **_figures(best)))
     contender, gamma = ALONE, None
-    if _pays(best):
+    if _pays(best.speedup):
         reason = _speak("pays", **_figures(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
         contender, gamma = contender_of(measured, best.setting), best.setting.gamma or None
@@ -274,18 +256,16 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
             return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
+    named = ("draft_with", "drafter", "drafter_kind", "tree")
     return replace(
         unknown,
-        draft_with=contender.draft_with,
-        drafter=contender.drafter,
-        drafter_kind=contender.drafter_kind,
+        **{name: getattr(contender, name) for name in named},
         gamma=gamma,
         speedup=best.speedup.value,
         interval=best.speedup.interval,
         reason=reason,
         best=best.setting,
         prompts=best.prompts,
-        tree=contender.tree,
     )
 
 
@@ -361,16 +341,15 @@ def concurrent(measured: Measured, best: Recommendation) -> tuple[list[Concurren
     setting is known or it drafts nothing. Drafting is taken to grow as the target's forward does."""
     if best.best is None or best.speedup is None:
         return [], None
-    own = tuple(by_setting(measured.samples, works_of(measured, best.work))[best.best].values())
-    even = break_even_rows(nearest_context(measured.checks, fmean(one.length for one in own)))
+    own = by_setting(measured.samples, works_of(measured, best.work))[best.best]
+    even = break_even_rows(nearest_context(measured.checks, fmean(one.length for one in own.samples)))
     if even is None:
         return [], None
-    together = Together(own)
-    drafted = together.drafted_per_round
+    drafted = own.drafted_per_round
 
     def cost(requests: int) -> float:
         """Of a round, in such rounds without drafts. even + rows: what a forward takes."""
-        return (even + requests * (1 + drafted)) / (even + requests) + together.draft_cost
+        return (even + requests * (1 + drafted)) / (even + requests) + own.draft_cost
 
     found = [
         Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count), count > 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
-from specdemo.measure.samples import Text, TimedText, TimedTurn
+from specdemo.events.speedup import SpeedUp
+from specdemo.measure.samples import FEWEST_PROMPTS, Place, Text, TimedText, TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import say
 from specdemo.words.message import Message
 
@@ -17,6 +19,7 @@ Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
 OWN = "own"  # that of one's own prompts
+PROBED = 8  # tokens of the drafts from which lengths are estimated
 
 
 def work_in_words(work: str) -> str:
@@ -37,6 +40,11 @@ class Contender:
     at_once: bool = False
     longest: int | None = None
     tree: DraftTree = ()
+
+    @property
+    def probed(self) -> int:
+        """The length of drafts that tell of all lengths; 0 of trees."""
+        return 0 if self.tree else min(PROBED, self.longest or PROBED)
 
 
 ALONE = Contender("none", "none")
@@ -90,9 +98,21 @@ def sample_of(work: str, prompt: int, setting: Candidate, text: Text) -> Sample:
 
 @dataclass(frozen=True)
 class Together:
-    """Samples of one setting together; at least one, with a round each."""
+    """Samples of one setting together, with a round each."""
 
     samples: tuple[Sample, ...]
+
+    @property
+    def by_place(self) -> dict[Place, TimedText]:
+        return {(one.work, one.prompt): one.timed for one in self.samples}
+
+    @cached_property
+    def speedup(self) -> SpeedUp | None:
+        """Over the target alone; None where too few prompts of a kind of work were written."""
+        kinds = {one.work for one in self.samples}
+        return (
+            speed_up_on_prompts(self.by_place) if len(self.samples) >= len(kinds) * FEWEST_PROMPTS else None
+        )
 
     def _counts(self, what: Literal["drafted", "accepted", "emitted"]) -> list[int]:
         return [count for one in self.samples for count in getattr(one, what)]
@@ -190,6 +210,12 @@ class Measured:
     notes: tuple[Message | str, ...] = ()
     seconds: float = 0.0
     ended: Ended = "running"
+
+    @property
+    def answered(self) -> list[str]:
+        """The kinds of work of which it is said what to set: those that were asked for, and where there are
+        several, all of it."""
+        return [*self.works, *([ALL] if len(self.works) > 1 else [])]
 
 
 def to_object(measured: Measured) -> dict[str, Any]:

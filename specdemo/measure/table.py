@@ -188,20 +188,19 @@ _speak = speaker_of("said.winner")
 
 def winner(rows: Sequence[MethodRow]) -> str:
     """A few sentences. rows: fastest first. Nobody has won before the target alone is measured."""
+    drafters = [row for row in rows if row.draft_with != "none"]
     if not rows:
         return _speak("nothing")
-    drafters = [row for row in rows if row.draft_with != "none"]
     if len(rows) == 1:
         return _sentence("only", rows[0])
-    if all(row.draft_with != "none" for row in rows):
+    if len(drafters) == len(rows):
         return _sentence("so_far", rows[0])
     if any(row.speedup_interval is None for row in drafters):
         return f"{_sentence('so_far', drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
     timed = [row for row in drafters if not is_untimed(row)]
     if not timed:
         return _sentence("untimed", max(drafters, key=lambda row: row.tokens_per_round))
-    leader = next((row for row in timed if _ends(row)[0] > 1), None)
-    sentences = _faster(leader, timed) if leader else _none_faster(timed)
+    sentences = _of_timed(timed)
     if untimed := len(drafters) - len(timed):
         sentences.append(_speak("untimed_others", count=untimed))
     return " ".join(filter(None, sentences))
@@ -214,28 +213,23 @@ def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
     return [*rows[:2], *(likely or sorted(rows, key=lambda row: -row.tokens_per_round)[:1])]
 
 
-def _faster(leader: MethodRow, timed: Sequence[MethodRow]) -> list[str]:
-    """leader: the fastest of those that are surely faster than the target alone. Where others may be as fast
-    as it, which of them are surely faster is said, too, unless all are."""
-    speed, others = _speed(leader, "as_fast"), [row for row in timed if row is not leader]
-    rivals = [row for row in others if _overlap(row, leader)]
-    if not rivals:
-        return [_sentence("fastest", leader, speed=speed), _why(leader)]
-    key = "tied" if len(rivals) == 1 else "tied_with"
-    sentences = [_sentence(key, leader, speed=speed, rival=_called(rivals[0]), count=len(rivals))]
-    sure = [row for row in (leader, *rivals) if _ends(row)[0] > 1]
-    if len(sure) <= len(rivals):
-        key = "one_sure" if len(sure) == 1 else "some_sure"
-        sentences.append(_sentence(key, leader, all=1 + len(rivals), sure=len(sure)))
+def _of_timed(timed: Sequence[MethodRow]) -> list[str]:
+    """Who is the fastest of those that are surely faster than the target alone, and who may be as fast; which
+    of them are surely faster is said, too, unless all are."""
+    sure = [row for row in timed if _ends(row)[0] > 1]
+    if not sure:
+        if any(_ends(row)[1] >= 1 for row in timed):
+            return [_sentence("like_plain", timed[0])]
+        return [_sentence("slower", timed[0]), _why(timed[0])]
+    leader = sure[0]
+    alike = [row for row in timed if _overlap(row, leader)]  # the leader, too
+    if len(alike) == 1:
+        return [_sentence("fastest", leader), _why(leader)]
+    rival = next(row for row in alike if row is not leader)
+    sentences = [_sentence("tied", leader, rival=_called(rival), count=len(alike) - 1)]
+    if (count := sum(_ends(row)[0] > 1 for row in alike)) < len(alike):
+        sentences.append(_sentence("sure", leader, all=len(alike), count=count))
     return [*sentences, _why(leader)]
-
-
-def _none_faster(timed: Sequence[MethodRow]) -> list[str]:
-    best = timed[0]
-    speed = _speed(best, "as_fast_as_it")
-    if any(_ends(row)[1] >= 1 for row in timed):
-        return [_sentence("like_plain", best, speed=speed)]
-    return [_sentence("slower", best, speed=speed), _why(best)]
 
 
 def _why(row: MethodRow) -> str:
@@ -250,15 +244,12 @@ def _sentence(key: str, row: MethodRow, **more: object) -> str:
     """What is said of a row, by its figures."""
     figures = {"tokens": row.tokens_per_round, "kept": row.accepted_per_round}
     figures |= {"drafted": row.drafted_per_round, "cost": row.plain_rounds_per_round}
-    values = {name: numeral(value, ".2f") for name, value in figures.items() if value is not None}
-    rate = numeral(row.tokens_per_second, ".1f")
-    text = _speak(key, who=_called(row), rate=rate, **values, **more)
+    more |= {name: numeral(value, ".2f") for name, value in figures.items() if value is not None}
+    if row.speedup is not None and row.speedup_interval is not None:
+        form = "as_fast_as_it" if key in ("like_plain", "slower") else "as_fast"  # these name the target
+        more["speed"] = speedup_in_words(row.speedup_interval, row.speedup, form)
+    text = _speak(key, who=_called(row), rate=numeral(row.tokens_per_second, ".1f"), **more)
     return f"{text[0].upper()}{text[1:]}"
-
-
-def _speed(row: MethodRow, key: str) -> str:
-    assert row.speedup is not None and row.speedup_interval is not None
-    return speedup_in_words(row.speedup_interval, row.speedup, key=key)
 
 
 def _called(row: MethodRow) -> str:

@@ -2,15 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import PurePath
+from typing import Any
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.events.params import as_text
 from specdemo.words.message import Message, message
 
-Settings = Mapping[str, bool | int | float | str]
+Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,12 @@ class ServerCommand:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """How a server is told to draft so, by its own names. notes: keys of sentences. can_draw: whether drafts
-    can be drawn from the drafter's distribution at the request's temperature, and are not always the
-    likeliest tokens. of_confidence: the key of what the server's threshold means here."""
+    """How a server is told to draft so. method: by its name there. settings: the others; a function gives the
+    value for Params. notes: keys of sentences. can_draw: whether drafts can be drawn from the drafter's
+    distribution at the request's temperature, and are not always the likeliest tokens. of_confidence: the key
+    of what the server's threshold means here."""
 
+    method: str
     settings: Settings
     notes: tuple[str, ...] = ()
     can_draw: bool = False
@@ -37,19 +41,33 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """row: for a kind of drafter (a method, where none drafts), the drafter (the target, where there is none)
-    and Params; None where the server has not the method. write: the command for a target and settings. drawn:
-    the setting that asks for drawn drafts, and of_drawn, the key of what is to be said of it. confidence: the
-    setting for Params.confidence, where there is one. notes: keys of sentences on every command."""
+    """rows: by kind of drafter, or by method where none drafts. write: the command for a target, a method (""
+    for none), a drafter and settings. drawn: the setting that asks for drawn drafts, and of_drawn, the key of
+    what is to be said of it. confidence: the setting for Params.confidence, where there
+    is one. after_copies: what drafts where one that copies found nothing has this setting. notes, warm_notes:
+    keys of sentences on every command, and on those that draft at a temperature."""
 
     name: str
     version: str
-    row: Callable[[str, str, Params], Flags | None]
-    write: Callable[[str, Settings], str]
+    rows: Mapping[str, Flags]
+    write: Callable[[str, str, str | None, Settings], str]
     drawn: Settings
     of_drawn: str
     confidence: str | None = None
+    after_copies: str | None = None
     notes: tuple[str, ...] = ()
+    warm_notes: tuple[str, ...] = ()
+
+    def row(self, ways: Sequence[str]) -> Flags | None:
+        """How it is told to draft in the first of these ways that has a draft; None if it cannot."""
+        *copying, last = (self.rows.get(way) for way in ways)
+        if last is None or not copying:
+            return last
+        (first,) = copying
+        if first is None or self.after_copies not in last.settings:
+            return None
+        method, settings = f"{first.method},{last.method}", last.settings | first.settings
+        return replace(last, method=method, settings=settings, notes=last.notes + first.notes)
 
 
 def typed_into(target: str, drafter: str | None, kind: str | None, params: Params) -> list[ServerCommand]:
@@ -61,114 +79,42 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
     for server in SERVERS:
         command = None
         notes = [*map(message, server.notes), message("typed_temperature", sampler=sampler)]
-        row = server.row("+".join(ways), drafter or target, params)
+        row = server.row(ways)
         if params.draft_with == "none":
-            command = server.write(target, {})
+            command = server.write(target, "", None, {})
         elif params.tree:
             notes = [message("typed_no_tree", tree=as_text(params.tree))]
         elif row is None:
             notes = [message("typed_lacks" if len(ways) == 1 else "typed_no_chain", server=server.name)]
         else:
             settings, of_row = _drafting(server, row, params)
-            command, notes = server.write(target, settings), notes + of_row
+            own = drafter if ways[-1] in DRAFTER_KINDS else None
+            command, notes = server.write(target, row.method, own, settings), notes + of_row
         typed.append(ServerCommand(f"{server.name} {server.version}", command, tuple(notes)))
     return typed
 
 
 def _drafting(server: Server, row: Flags, params: Params) -> tuple[Settings, list[Message]]:
     """The row's settings with what makes drafts come about as chosen, and what is to be said of them."""
-    settings, notes = dict(row.settings), list(map(message, row.notes))
+    settings = {name: value(params) if callable(value) else value for name, value in row.settings.items()}
+    keys = [*(server.warm_notes if params.temperature else ()), *row.notes]
     fields, own = METHODS[params.draft_with].fields, params.draft_temperature
     wanted = params.temperature if own is None else own
     if "draft_temperature" in fields and params.temperature and wanted:
         if wanted != params.temperature:
-            notes.append(message("typed_no_draft_temperature", server=server.name))
+            keys.append("typed_no_draft_temperature")
         elif not row.can_draw:
-            notes.append(message("typed_never_drawn", server=server.name))
+            keys.append("typed_never_drawn")
         else:
             settings |= server.drawn
-            notes.append(message(server.of_drawn))
+            keys.append(server.of_drawn)
     if "confidence" in fields and params.confidence:
         if server.confidence is None:
-            notes.append(message("typed_no_confidence", server=server.name))
+            keys.append("typed_no_confidence")
         else:
             settings[server.confidence] = params.confidence
-            notes += map(message, filter(None, [row.of_confidence]))
-    return settings, notes
-
-
-# The method of --speculative-config, by kind of drafter, or the method where none drafts.
-VLLM_METHODS = {"model": "draft_model", "pard": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
-VLLM_METHODS |= {"peagle": "eagle3", "assistant": "mtp", "dspark": "dspark", "dflash": "dflash"}
-VLLM_METHODS |= {"dflash2": "dflash", "mtp": "mtp", "lookup": "ngram", "suffix": "suffix"}
-
-
-def _by_vllm(way: str, drafter: str, params: Params) -> Flags | None:
-    """What config/speculative.py takes."""
-    if way not in VLLM_METHODS:
-        return None
-    own = {"model": drafter} if way in DRAFTER_KINDS else {}
-    settings = {"method": VLLM_METHODS[way], **own, "num_speculative_tokens": params.gamma}
-    if way == "lookup":
-        settings |= {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
-    if way in ("pard", "peagle"):
-        settings |= {"parallel_drafting": True}
-    notes = ["typed_vllm_cpu"] if params.temperature else []
-    notes += ["typed_vllm_suffix"] if way == "suffix" else []
-    return Flags(settings, (*notes,), can_draw=way not in ("lookup", "suffix"))
-
-
-def _vllm(target: str, settings: Settings) -> str:
-    config = ["--speculative-config", json.dumps(settings)] if settings else []
-    return shlex.join(["vllm", "serve", target, *config])
-
-
-OF_HEAD = ("typed_gguf_head",)
-LLAMA_DRAFTING = {  # by kind of drafter, and "mtp", without the drafter's file and the draft's length
-    "model": Flags({"--spec-type": "draft-simple"}, (), True, "typed_p_min"),
-    "eagle3": Flags({"--spec-type": "draft-eagle3"}, OF_HEAD, False, "typed_p_min"),
-    "assistant": Flags({"--spec-type": "draft-mtp"}, OF_HEAD, True, "typed_p_min"),
-    "dflash": Flags({"--spec-type": "draft-dflash"}, OF_HEAD, False, "typed_p_min"),
-    # p_min is compared with the share among the place's candidates, which is q here, too.
-    "dflash2": Flags({"--spec-type": "draft-dflash"}, OF_HEAD),
-    "dspark": Flags({"--spec-type": "draft-dspark"}, OF_HEAD, False, "typed_p_min_dspark"),
-    "mtp": Flags({"--spec-type": "draft-mtp"}, (), True, "typed_p_min"),
-}
-
-
-def _by_llama(way: str, drafter: str, params: Params) -> Flags | None:
-    """By common/arg.cpp and common/speculative.cpp."""
-    match way:
-        case "lookup":
-            # It drafts nothing where fewer tokens follow than an n-gram has.
-            matched = {"--spec-ngram-simple-size-n": min(params.ngram, params.gamma)}
-            settings = {"--spec-type": "ngram-simple", **matched, "--spec-ngram-simple-size-m": params.gamma}
-            return Flags(settings, ("typed_llama_lookup",))
-        case "ngram":
-            return Flags({"--spec-type": "ngram-cache"}, ("typed_llama_cache",))
-        case "ngram-one-level":
-            lengths = {"--spec-ngram-mod-n-min": 1, "--spec-ngram-mod-n-max": params.gamma}
-            settings = {"--spec-type": "ngram-mod", "--spec-ngram-mod-n-match": params.ngram, **lengths}
-            return Flags(settings, ("typed_llama_mod",))
-    copying, _, drafting = way.rpartition("+")
-    if drafting not in LLAMA_DRAFTING:  # of two that copy it asks always the same one first
-        return None
-    row = LLAMA_DRAFTING[drafting]
-    file = {} if drafting == "mtp" else {"-md": _gguf(drafter)}
-    settings = {**file, **row.settings, "--spec-draft-n-max": params.gamma}
-    if copying:  # it asks what copies before what drafts
-        first = _by_llama(copying, drafter, params)
-        if first is None:
-            return None
-        kinds = f"{first.settings['--spec-type']},{row.settings['--spec-type']}"
-        settings |= {**first.settings, "--spec-type": kinds}
-        row = replace(row, notes=(*row.notes, *first.notes))
-    return replace(row, settings=settings)
-
-
-def _llama(target: str, settings: Settings) -> str:
-    flags = (part for name, value in settings.items() for part in (name, str(value)))
-    return shlex.join(["llama-server", "-m", _gguf(target), *flags])
+            keys += filter(None, [row.of_confidence])
+    return settings, [message(key, server=server.name) for key in keys]
 
 
 def _gguf(model: str) -> str:
@@ -177,23 +123,73 @@ def _gguf(model: str) -> str:
     return name if name.endswith(".gguf") else f"{name}.gguf"
 
 
+GAMMA, NGRAM = attrgetter("gamma"), attrgetter("ngram")
+LENGTH, PARALLEL = {"num_speculative_tokens": GAMMA}, {"parallel_drafting": True}
+OF_NGRAM = {"prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
+VLLM = {  # what config/speculative.py takes
+    "model": Flags("draft_model", LENGTH, can_draw=True),
+    "pard": Flags("draft_model", LENGTH | PARALLEL, can_draw=True),
+    "peagle": Flags("eagle3", LENGTH | PARALLEL, can_draw=True),
+    "assistant": Flags("mtp", LENGTH, can_draw=True),
+    "dflash2": Flags("dflash", LENGTH, can_draw=True),
+    **{name: Flags(name, LENGTH, can_draw=True) for name in ("eagle", "eagle3", "dflash", "dspark", "mtp")},
+    "lookup": Flags("ngram", LENGTH | OF_NGRAM),
+    "suffix": Flags("suffix", LENGTH, ("typed_vllm_suffix",)),
+}
+
+OF_HEAD, MOST = ("typed_gguf_head",), {"--spec-draft-n-max": GAMMA}
+SIMPLE = {  # it drafts nothing where fewer tokens follow than an n-gram has
+    "--spec-ngram-simple-size-n": lambda params: min(params.ngram, params.gamma),
+    "--spec-ngram-simple-size-m": GAMMA,
+}
+MOD = {"--spec-ngram-mod-n-match": NGRAM, "--spec-ngram-mod-n-min": 1, "--spec-ngram-mod-n-max": GAMMA}
+LLAMA = {  # by common/arg.cpp and common/speculative.cpp
+    "model": Flags("draft-simple", MOST, (), True, "typed_p_min"),
+    "eagle3": Flags("draft-eagle3", MOST, OF_HEAD, False, "typed_p_min"),
+    "assistant": Flags("draft-mtp", MOST, OF_HEAD, True, "typed_p_min"),
+    "dflash": Flags("draft-dflash", MOST, OF_HEAD, False, "typed_p_min"),
+    # p_min is compared with the share among the place's candidates, which is q here, too.
+    "dflash2": Flags("draft-dflash", MOST, OF_HEAD),
+    "dspark": Flags("draft-dspark", MOST, OF_HEAD, False, "typed_p_min_dspark"),
+    "mtp": Flags("draft-mtp", MOST, (), True, "typed_p_min"),
+    "lookup": Flags("ngram-simple", SIMPLE, ("typed_llama_lookup",)),
+    "ngram": Flags("ngram-cache", {}, ("typed_llama_cache",)),
+    "ngram-one-level": Flags("ngram-mod", MOD, ("typed_llama_mod",)),
+}
+
+
+def _vllm(target: str, method: str, drafter: str | None, settings: Settings) -> str:
+    config = {"method": method} | ({"model": drafter} if drafter else {}) | settings
+    drafting = ["--speculative-config", json.dumps(config)] if method else []
+    return shlex.join(["vllm", "serve", target, *drafting])
+
+
+def _llama(target: str, method: str, drafter: str | None, settings: Settings) -> str:
+    given = {"-m": _gguf(target)} | ({"-md": _gguf(drafter)} if drafter else {})
+    given |= {"--spec-type": method} if method else {}
+    flags = (part for name, value in (given | settings).items() for part in (name, str(value)))
+    return shlex.join(["llama-server", *flags])
+
+
 SERVERS = (
     Server(
         "vLLM",
         "0.32.0 (2026-10-20)",
-        _by_vllm,
+        VLLM,
         _vllm,
         drawn={"draft_sample_method": "probabilistic"},
         of_drawn="typed_vllm_greedy",
+        warm_notes=("typed_vllm_cpu",),
     ),
     Server(
         "llama.cpp",
         "b11434 (2026-10-06)",
-        _by_llama,
+        LLAMA,
         _llama,
         drawn={"--spec-draft-sampling": "probabilistic"},
         of_drawn="typed_llama_greedy",
         confidence="--spec-draft-p-min",
+        after_copies="--spec-draft-n-max",  # of two that copy it asks always the same one first
         notes=("typed_gguf",),
     ),
 )

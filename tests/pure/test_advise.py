@@ -18,10 +18,9 @@ from specdemo.measure.decide import (
     is_clear,
     recommendations,
     rows_of,
-    speed_up_of,
     still_in,
 )
-from specdemo.measure.report import advice_object, advice_of, advice_text, page_of, typed_of
+from specdemo.measure.report import advice_in_words, advice_object, advice_text, page_of
 from specdemo.measure.results import (
     ALL,
     ALONE,
@@ -30,9 +29,10 @@ from specdemo.measure.results import (
     Contender,
     Measured,
     Sample,
+    Together,
     to_object,
 )
-from specdemo.measure.samples import TimedTurn
+from specdemo.measure.samples import TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import speaking
 from specdemo.words.message import message
 
@@ -82,10 +82,11 @@ def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_to
     row = rows_of(measured(*alike.values()), "chat")[0]
     assert row.speedup.value == pytest.approx(row.tokens_per_round / row.cost)
     assert row.cost == pytest.approx(1.2, rel=0.01)
-    narrow, wide = speed_up_of(alike), speed_up_of(unlike)
+    narrow, wide = (Together((*texts.values(),)).speedup for texts in (alike, unlike))
     assert log(wide.high / wide.low) > 2 * log(narrow.high / narrow.low)
-    assert speed_up_of(dict(list(alike.items())[:2])) is None, "two prompts tell nothing of a third"
-    same = speed_up_of(alike, alike)
+    assert Together((*alike.values(),)[:2]).speedup is None, "two prompts tell nothing of a third"
+    timed = Together((*alike.values(),)).by_place
+    same = speed_up_on_prompts(timed, timed)
     assert same.value == same.low == same.high == 1
 
 
@@ -166,13 +167,12 @@ def test_too_few_prompts_are_not_known_which_is_not_none():
 
 def test_a_wide_interval_that_reaches_below_1_is_no_figure_and_decides_nothing():
     unlike = [sample("chat", at, Candidate(MODEL.name, 8), 0.97 if at % 2 else 0.2, 1.5) for at in range(4)]
-    advice = advice_of(measured(*unlike))
-    (one,) = advice.recommended
+    (one,) = recommendations(own := measured(*unlike))
     assert (one.draft_with, one.best, one.speedup, one.interval) == (None, None, None, None)
-    row = rows_of(advice.measured, "chat")[0]
+    row = rows_of(own, "chat")[0]
     figure = f"{row.speedup.value:.2f}"
     assert is_wide(row.speedup.interval)
-    assert figure not in advice_text(advice) and figure not in page_of(advice)
+    assert figure not in advice_text(own) and figure not in page_of(own)
     assert not is_clear(by_setting(unlike, ["chat"]), [Candidate(MODEL.name, 8)])
     sure = [sample("chat", at, Candidate(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
@@ -189,19 +189,19 @@ def test_a_wide_interval_above_1_is_told_and_the_larger_speed_up_recommended():
 def test_a_report_keeps_what_was_measured():
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
     notes = ("</script><b>", message("advice_quantized", kind="int4"))
-    advice = advice_of(measured(*texts, checks=FREE, notes=notes, ended="clear", seconds=12.3))
-    page = page_of(advice)
+    own = measured(*texts, checks=FREE, notes=notes, ended="clear", seconds=12.3)
+    page = page_of(own)
     assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
-    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(advice.measured)))
+    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(own)))
     text = "work prompt setting length drafted accepted emitted judged draft_ms turns"
-    assert list(to_object(advice.measured)["samples"][0]) == text.split()
-    best, of_all = (advice_object(advice)["recommendation"][work] for work in ("chat", "all"))
+    assert list(to_object(own)["samples"][0]) == text.split()
+    best, of_all = (advice_object(own)["recommendation"][work] for work in ("chat", "all"))
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
     assert of_all == best, "one kind of work is all of it"
-    assert f"{best['speedup']:.2f}" in advice_text(advice)
+    assert f"{best['speedup']:.2f}" in advice_text(own)
     with speaking("de"):
-        page = page_of(advice)
+        page = page_of(own)
         assert f"<p>{notes[1].said()}</p>" in page and notes[1].said() != notes[1]
-    assert str(typed_of(advice)[0].notes[0]) not in page
+    assert advice_in_words(own)["typed"][0]["notes"][0] not in page
     assert f"<td>{best['speedup']:.2f} (".replace(".", ",") in page and "<td>the model, γ 4</td>" in page

@@ -33,7 +33,7 @@ from specdemo.measure import report
 from specdemo.measure.advise import advise
 from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for, prompts_of
-from specdemo.measure.results import Measured
+from specdemo.measure.results import work_in_words
 from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
 from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
 from specdemo.ui.runs.guess import GuessRequest
@@ -161,7 +161,7 @@ class AdviseRequest(MeasurementRequest):
     def __post_init__(self) -> None:
         works = str(self.wanted.get("works", "")).split(",")
         if any(work not in WORKS for work in works):
-            raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+            raise ValueError(message("advice_works", names=", ".join(map(work_in_words, WORKS))))
         self.works = tuple(dict.fromkeys(works))
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
@@ -184,10 +184,10 @@ class AdviseRequest(MeasurementRequest):
             share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
             news |= {"text": in_words(progress.doing), "share": share}
             if measured.samples or is_over:
-                news |= {"advice": advice_object(measured)}
+                news |= {"advice": report.advice_in_words(measured)}
                 if is_over or measured.seconds > saved + SAVED_EVERY:
                     saved = measured.seconds
-                    self.report.append(report.page_of(report.advice_of(measured)))
+                    self.report.append(report.page_of(measured))
             yield news
 
 
@@ -374,27 +374,3 @@ def _command(works: tuple[str, ...], params: Params) -> str:
     if params.chat:
         options.append("--chat")
     return shlex.join(["python", "-m", "specdemo", "advise", *options])
-
-
-def advice_object(measured: Measured) -> wire.Advice:
-    advice = report.advice_of(measured)
-    settings = report.settings_table(advice)
-    return {
-        "advised": [
-            {
-                "work": report.work_in_words(one.work),
-                "setting": report.setting_in_words(one),
-                "reason": one.reason,
-                "pays": one.draft_with not in (None, "none"),
-            }
-            for one in advice.recommended
-        ],
-        "ended": report.ended_in_words(measured),
-        "checks": [*report.checks_in_words(measured.checks), *report.requests_in_words(advice)],
-        "typed": [
-            {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
-            for one in report.typed_of(advice)
-        ],
-        "columns": settings.headings,
-        "rows": settings.cells,
-    }
