@@ -7,7 +7,7 @@ import {
   rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { around, fill, h, svg, within } from "../view/dom.js";
-import { isTree } from "../view/run.js";
+
 import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
@@ -109,7 +109,7 @@ export function makeGamma(panel, server) {
     const news = JSON.stringify([run.whose, run.complete, run.outcome, run.setting?.conditions, own, points, conditions]);
     if (news === drawn) return;
     drawn = news;
-    measuring.describe(run.rounds.some(isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
+    measuring.describe(run.rounds.some(({ isTree }) => isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
     measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);

@@ -2,7 +2,7 @@
 // What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
 
 import { fixed, times } from "./format.js";
-import { isTree } from "./run.js";
+
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -223,7 +223,7 @@ export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
   if (!outcome) return say("gamma.missing.unfinished");
   if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
   if (!outcome.estimates.length) {
-    if (rounds.some(isTree)) return say("gamma.missing.tree");
+    if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
     if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
     const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
     return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");

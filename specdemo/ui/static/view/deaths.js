@@ -3,7 +3,7 @@
 
 import { percent } from "./format.js";
 import { keptIn } from "./rules.js";
-import { depthOf, depthsOf, isTree } from "./run.js";
+import { depthsOf } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -66,8 +66,8 @@ export function deathsIn({ prompt, rounds }) {
     for (const token of draft) {
       before = before.slice(-REACH);
       const kind = /** @type {Row} */ (kinds.get(kindOf(token.text, before)));
-      if (token.fate !== "discarded") for (const row of [places[depthOf(token)], kind, all]) count(row, token);
-      if (isTree(round) ? token.fate === "accepted" : token.place < kept) before += token.text;
+      if (token.fate !== "discarded") for (const row of [places[token.depth], kind, all]) count(row, token);
+      if (round.isTree ? token.fate === "accepted" : token.place < kept) before += token.text;
     }
     before += next?.text ?? "";
   }

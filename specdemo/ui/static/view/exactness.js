@@ -5,7 +5,7 @@ import { fill, h, within } from "./dom.js";
 import { fixed, grouped, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
-import { isAfterRefused, isTree } from "./run.js";
+import { isAfterRefused } from "./run.js";
 import { columnHead, rowOf } from "./tables.js";
 import { named, quoted } from "./textless.js";
 import { placeOf } from "./verdict.js";
@@ -130,7 +130,7 @@ export function makeExactness(panel, pinned) {
     const rule = run.setting?.rule;
     const rounds = { fitting: run.rounds.length - brokenRounds.length, all: run.rounds.length };
     const ofChain = rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order";
-    const order = say(run.rounds.some(isTree) ? "exactness.orderOfTree" : ofChain, rounds);
+    const order = say(run.rounds.some(({ isTree }) => isTree) ? "exactness.orderOfTree" : ofChain, rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
     const howAccepted = byLikeliest(run) ? "exactness.acceptedIfLikeliest" : "exactness.acceptedExactly";
     const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;

@@ -5,7 +5,7 @@
 import { fill, find, h, math, within } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
-import { isAfterRefused, isChosen, isDrafted, isTree } from "./run.js";
+import { isAfterRefused, isChosen, isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
 import { explained, fateNamed, named, quoted, sign } from "./textless.js";
@@ -170,7 +170,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   function draftingOf(token) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
-    if (isTree(token.round)) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
+    if (token.round.isTree) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
     return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
   }
 

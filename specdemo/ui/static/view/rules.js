@@ -65,11 +65,14 @@ export function uMatters(token) {
   return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 
+/** Whether its verdict is to accept it. @param {Drafted} token */
+export function passes({ u, accept_prob }) {
+  return u !== null && accept_prob !== null && u < accept_prob;
+}
+
 /** How many drafts a round's verdicts keep. @param {Round} round */
 export function keptIn(round) {
-  const passed = round.draft.map(({ u, accept_prob }) => {
-    return u !== null && accept_prob !== null && u < accept_prob;
-  });
+  const passed = round.draft.map(passes);
   if (isBlock(round)) return passed.lastIndexOf(true) + 1;
   const first = passed.indexOf(false);
   return first < 0 ? passed.length : first;

@@ -5,7 +5,7 @@
 
 import { around, fill, h, within } from "./dom.js";
 import { roundedUp } from "./format.js";
-import { acceptedIn, isTree, rejectedOf } from "./run.js";
+import { acceptedIn, rejectedOf } from "./run.js";
 import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
 import { say } from "./words.js";
@@ -155,9 +155,9 @@ export function makeTimeline(strip, { jump, point }) {
   function draw(round) {
     const { index, next } = round;
     const [draft_ms, verify_ms] = costsOf(round);
-    if (isTree(round)) strip.dataset.trees = "";
+    if (round.isTree) strip.dataset.trees = "";
     return marks[index] = h("span", {
-      class: isTree(round) ? "mark of-tree" : "mark",
+      class: round.isTree ? "mark of-tree" : "mark",
       "data-index": index,
       "data-own": next ? next.fate : "none",
       role: "button",
@@ -173,7 +173,7 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** The drafts that stand above the others: of a tree those that were judged. @param {Round} round */
   function droppedOf(round) {
-    return isTree(round) ? rejectedOf(round).length : round.draft.length - acceptedIn(round);
+    return round.isTree ? rejectedOf(round).length : round.draft.length - acceptedIn(round);
   }
 
   /**

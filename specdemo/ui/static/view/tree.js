@@ -5,7 +5,7 @@
 import { around, fill, find, h, write } from "./dom.js";
 import { digits, short } from "./format.js";
 import { leftAfter, uMatters } from "./rules.js";
-import { depthOf, familyOf, isChosen, isDrafted, isTree, parentOf } from "./run.js";
+import { familyOf, isChosen, isDrafted } from "./run.js";
 import { columnHead, rowOf } from "./tables.js";
 import { fateNamed, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
@@ -50,7 +50,7 @@ export function makeTree(panel, fateNow, choose) {
    * @param {number} depths that are drafted
    */
   function show(token, depths) {
-    const round = token.fate !== "prompt" && isTree(token.round) ? token.round : null;
+    const round = token.fate !== "prompt" && token.round.isTree ? token.round : null;
     folded.hidden = family.hidden = true;
     shown = round && { round, depths };
     if (!round || token.fate === "prompt") return;
@@ -76,7 +76,7 @@ export function makeTree(panel, fateNow, choose) {
      */
     const below = (parent, item) => {
       const list = h("ul");
-      for (const one of round.draft.filter((each) => parentOf(each) === parent)) list.append(itemOf(one));
+      for (const one of round.draft.filter((each) => each.parent === parent)) list.append(itemOf(one));
       if (round.next && parent === end) own = { item: itemOf(round.next), list, after: item };
       if (list.firstChild) item?.append(list);
       return list;
@@ -102,7 +102,7 @@ export function makeTree(panel, fateNow, choose) {
    */
   function drawNode(node, token, isShown, depths) {
     const fate = fateNow(token);
-    const isThere = !isDrafted(token) || depthOf(token) < depths;
+    const isThere = !isDrafted(token) || token.depth < depths;
     const item = /** @type {HTMLElement} */ (node.parentElement);
     item.dataset.fate = node.dataset.fate = fate;
     item.classList.toggle("absent", !isThere);
@@ -207,7 +207,7 @@ export function branchesOf(round, fateNow, depths) {
    * @returns {number | null} the row of their middle, null where nothing follows
    */
   function addBelow(parent, after, column) {
-    const drafted = column < depths ? round.draft.filter((one) => parentOf(one) === parent) : [];
+    const drafted = column < depths ? round.draft.filter((one) => one.parent === parent) : [];
     const found = [...drafted, ...(own && parent === end ? [own] : [])].map((one) => add(one, after, column));
     return found.length ? (found[0] + found[found.length - 1]) / 2 : null;
   }

@@ -2,9 +2,9 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, keptIn, listed, massAt, partsOf, primed, ruleOf, shareAt, uMatters } from "./rules.js";
+import { isBlock, keptIn, listed, massAt, partsOf, passes, primed, ruleOf, shareAt, uMatters } from "./rules.js";
 import {
-  acceptedIn, comesAtOnce, depthOf, familyOf, isAfterRefused, isChosen, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
+  acceptedIn, comesAtOnce, familyOf, isAfterRefused, isChosen, isDrafted, rejectedIn, replacementOf,
 } from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
@@ -51,10 +51,10 @@ export function placeOf(token) {
   if (token.fate === "prompt") return say("inspector.where.prompt");
   const { index, draft } = token.round;
   if (!isDrafted(token)) return say("inspector.where.own", { round: index + 1 });
-  if (isTree(token.round)) {
+  if (token.round.isTree) {
     const family = familyOf(token);
     const guess = { guess: family.indexOf(token) + 1, guesses: family.length };
-    return say("inspector.where.tree", { round: index + 1, depth: depthOf(token) + 1, ...guess });
+    return say("inspector.where.tree", { round: index + 1, depth: token.depth + 1, ...guess });
   }
   const where = { round: index + 1, draft: token.place + 1, drafts: draft.length };
   return say(isUntold(token.round) ? "inspector.where.draft" : "inspector.where.draftOf", where);
@@ -121,7 +121,7 @@ function fateInWords(token, setting, known) {
         const said = { why: judgement(token) };
         return passes(token) ? say("inspector.verdict.afterEnd", said) : say("inspector.verdict.refusedAfterEnd", said);
       }
-      if (isTree(token.round)) return unreachedInWords(token);
+      if (token.round.isTree) return unreachedInWords(token);
       return rejected
         ? say("inspector.verdict.unjudged", draftNamed(rejected))
         : say("inspector.verdict.unjudgedUnknown");
@@ -143,7 +143,7 @@ function fateInWords(token, setting, known) {
       return `${why} ${how}`;
     }
     case "bonus": {
-      const inTree = isTree(token.round);
+      const inTree = token.round.isTree;
       const count = inTree ? acceptedIn(token.round) : token.round.draft.length;
       if (inTree) {
         const path = { count, number: digits(token.u) };
@@ -166,7 +166,7 @@ function fateInWords(token, setting, known) {
 function unreachedInWords(token) {
   const followed = familyOf(token).find(({ fate }) => fate === "accepted");
   if (followed) return say("inspector.verdict.notNeeded", { token: named(followed) });
-  const parent = token.round.draft[parentOf(token) ?? -1];
+  const parent = token.round.draft[token.parent ?? -1];
   if (!parent) return say("inspector.verdict.unjudgedUnknown");
   return say("inspector.verdict.notReached", { token: named(parent) });
 }
@@ -237,11 +237,6 @@ function likeliestInWords({ p, raw_p, allowed }, setting) {
   const before = digits(raw_p, 2);
   if (allowed) return say("inspector.judged.notLikeliestAllowed", { before });
   return say(adjusted ? "inspector.judged.notLikeliestWith" : "inspector.judged.notLikeliestBefore", { adjusted, before });
-}
-
-/** @param {Drafted} token */
-function passes({ u, accept_prob }) {
-  return u !== null && accept_prob !== null && u < accept_prob;
 }
 
 /**
@@ -443,7 +438,7 @@ export function roundInWords(round) {
   const ofTree = () => say("timeline.tree", { accepted, judged, count: draft.length });
   const times = { drafting: milliseconds(draft_ms ?? 0), verifying: milliseconds(verify_ms ?? 0) };
   return roundOf(index, [
-    isTree(round) ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
+    round.isTree ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
     say("view.tokens", { count: tokens, number: tokens }),
     say(draft.length && comesAtOnce(round) ? "timeline.timesOfBlock" : "timeline.times", times),
     lengthInWords(round),
@@ -475,7 +470,7 @@ export function whyNoMore({ ended_by }) {
  */
 export function lengthInWords(round) {
   const { gamma } = round;
-  if (!gamma || isTree(round)) return "";
+  if (!gamma || round.isTree) return "";
   const why = whyNoMore(round);
   return why ? say("timeline.shorter", { gamma, why }) : `γ ${gamma}`;
 }
