@@ -84,6 +84,34 @@ export function fill(parent, ...children) {
 }
 
 /**
+ * Makes what is in an element as these are, and leaves what is so already: a focus stays, only what is new is read out, and
+ * what moves goes on. What the reader has unfolded stays open. Listeners are at the parent, since none is taken over.
+ * @param {Element} parent
+ * @param {Child[]} children
+ */
+export function update(parent, ...children) {
+  const made = document.createElement("div");
+  append(made, children);
+  become(parent, made);
+}
+
+/** @param {Element} old @param {Element} made */
+function become(old, made) {
+  const [before, now] = [[...old.childNodes], [...made.childNodes]];
+  for (const left of before.slice(now.length)) left.remove();
+  now.forEach((node, at) => {
+    const known = before[at];
+    if (known?.isEqualNode(node)) return;
+    if (!(known instanceof Element && node instanceof Element && known.tagName === node.tagName)) {
+      return known ? known.replaceWith(node) : old.append(node);
+    }
+    for (const { name } of [...known.attributes]) if (name !== "open" && !node.hasAttribute(name)) known.removeAttribute(name);
+    for (const { name, value } of node.attributes) known.setAttribute(name, value);
+    become(known, node);
+  });
+}
+
+/**
  * The element around what an event is about that the selector finds, or itself.
  * @param {EventTarget | null} target
  * @param {string} selector

@@ -2,7 +2,7 @@
 // The rules' arithmetic once more: what decided a verdict, and what the target's own token was drawn from after
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
-import { familyOf, isAfterRefused, rejectedIn } from "./run.js";
+import { familyOf, isAfterRefused, rejectedIn, siblingAfter } from "./run.js";
 
 /** @import { PromptToken, WireRule } from "./messages.d.ts" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -138,12 +138,6 @@ export function leftAfter(token) {
  */
 export function primed(token, words) {
   return isAfterRefused(token) ? words.replace(/(?<![-\w])[pq](?!\w)/g, "$&′") : words;
-}
-
-/** @param {Drafted} token */
-function siblingAfter(token) {
-  const family = familyOf(token);
-  return family[family.indexOf(token) + 1];
 }
 
 /**

@@ -221,6 +221,12 @@ export function familyOf(token) {
   return token.round.draft.filter((other) => other.parent === parent);
 }
 
+/** The guess that is judged next at its place. @param {Drafted} token @returns {Drafted | undefined} */
+export function siblingAfter(token) {
+  const family = familyOf(token);
+  return family[family.indexOf(token) + 1];
+}
+
 /**
  * Whether p and q at the token's place are what refused guesses before it have left.
  * @param {Token} token
