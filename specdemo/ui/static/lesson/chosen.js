@@ -41,16 +41,12 @@ export const DEFAULTS = {
   u: 0.8,
   other: 0.3, // the random number that draws the replacement
 };
-const TOKENS = [
-  "figure.tokens.one", "figure.tokens.two", "figure.tokens.three", "figure.tokens.four", "figure.tokens.five", "figure.tokens.six",
-];
-/** @type {Record<Others, string>} */
-const OTHERS = { above: "figure.others.above", below: "figure.others.below", all: "figure.others.all" };
+const TOKENS = ["one", "two", "three", "four", "five", "six"]; // the keys of their words
 
 /** @returns {Chosen} */
 export function byDefault() {
   const { p, q, draft, u, other } = DEFAULTS;
-  const names = TOKENS.map((key) => inQuotes(say(key)));
+  const names = TOKENS.map((key) => inQuotes(say(`figure.tokens.${key}`)));
   return {
     names,
     others: [],
@@ -79,7 +75,7 @@ export function asAt(token, { names, others, p, q, done, shaping, draft, u, repl
   const { name: rule } = ruleOf(token);
   const ofRule = rule === "speculative" ? "" : say("figure.other_rule", { rule });
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
-  const all = [...names, ...others.map((kind) => say(OTHERS[kind]))];
+  const all = [...names, ...others.map((kind) => say(`figure.others.${kind}`))];
   const chosen = {
     names: all,
     others,

@@ -1,7 +1,7 @@
 // @ts-check
 // One draft of the figure, judged: the random number u against the threshold, and the one that draws a replacement.
 
-import { fill, find, h, within, write } from "../view/dom.js";
+import { fill, find, h, update, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { belowOne, draftOf, draftsGreedily, weightsOf } from "./chosen.js";
@@ -26,7 +26,8 @@ const content = () => [
   h("p", { class: "outcome-of-one", role: "status" }, h("b"), " ", h("span")),
   h("div", { class: "replacing" },
     h("p", { class: "from" }),
-    h("div", { class: "strip replacements" }, h("i", { class: "u", "aria-label": say("figure.one.other_name") }))),
+    h("div", { class: "strip replacements" },
+      h("div", { class: "pieces" }), h("i", { class: "u", "aria-label": say("figure.one.other_name") }))),
 ];
 const SEED = 10_000; // of the drafts that are drawn one by one; the seeds of the many are smaller
 const ROOM = 0.2; // of a strip, which a word needs
@@ -60,12 +61,7 @@ export function makeOne(panel, section, chosen, drafted) {
     Object.assign(chosen, { draft: pick(trial.drawn, dice()), u: dice(), other: dice() });
     drafted();
   });
-  return { build, draw };
-
-  /** Makes the places of the replacements, when there are other tokens. */
-  function build() {
-    fill(strips.replacements, chosen.order.map(({ name = "" }) => h("span", {}, bare(name))), handles.other);
-  }
+  return { draw };
 
   /** @param {Trial} shown */
   function draw(shown) {
@@ -112,12 +108,10 @@ export function makeOne(panel, section, chosen, drafted) {
       const drawnToken = { value: fixed(other, 3), token: names[replaces] };
       write(part(".from"), say(chosen.done === NEUTRAL ? from : byIds, { ...words, ...drawnToken }));
       setNumber(strips.replacements, "u", other);
-      parts.forEach((share, index) => {
-        const piece = /** @type {HTMLElement} */ (strips.replacements.children[index]);
-        setNumber(piece, "share", share);
-        piece.hidden = share === 0;
-        piece.classList.toggle("drawn", index === ofPart);
-      });
+      update(part(".pieces"), parts.map((share, index) => {
+        const looks = { hidden: share === 0, class: index === ofPart && "drawn", "--share": share.toFixed(5) };
+        return h("span", looks, bare(order[index].name ?? ""));
+      }));
       tellValue(handles.other, other, say("figure.one.other_value", drawnToken));
     }
 

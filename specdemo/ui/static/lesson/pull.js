@@ -11,7 +11,6 @@ import { makeHandle } from "./handle.js";
 import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 
 /** @import { Chosen, Which } from "./chosen.js" */
-/** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 /** @import { Shaping } from "./shaping.js" */
 
@@ -41,8 +40,7 @@ const FILTERS = [
 export function makePull(section, chosen, { changed, drafted }) {
   fill(section, content());
   const part = within(section);
-  /** @type {Columns} */
-  let columns;
+  const columns = makeColumns(part(".chart"), chosen, say("figure.pull.table"), ["p", "q", "told"], [], made);
   /** @type {{ which: Which, at: number, bar: HTMLElement, raw: HTMLElement, handle: HTMLElement }[]} */
   let bars = [];
   /** @type {HTMLButtonElement[]} */
@@ -51,14 +49,14 @@ export function makePull(section, chosen, { changed, drafted }) {
   let lies = [];
   let top = 1; // of the bars' scale
   fill(part(".shaping"), FILTERS.map(slider));
-  return { build, draw, markDraft };
+  return { draw, markDraft };
 
-  /** Makes the columns, when there are other tokens. */
-  function build() {
+  /** @param {HTMLElement[]} made new ones; gives their heads */
+  function made(made) {
     lies = [];
     choices = chosen.names.map(choice);
-    columns = makeColumns(part(".chart"), choices, chosen.others.length, say("figure.pull.table"), ["p", "q", "told"]);
-    bars = columns.columns.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
+    bars = made.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
+    return choices;
   }
 
   /**
@@ -126,6 +124,7 @@ export function makePull(section, chosen, { changed, drafted }) {
 
   /** @param {Trial} trial */
   function drawBars({ p, drawn, told }) {
+    columns.set();
     const after = { p, q: drawn };
     for (const { which, at, bar, raw: outline, handle } of bars) {
       const [value, result] = [chosen.raw[which][at], after[which][at]];

@@ -6,7 +6,7 @@ import {
   LINES, MEASURES, apartInWords, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor,
   pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
-import { around, fill, h, svg, within } from "../view/dom.js";
+import { around, fill, h, neighbour, svg, within } from "../view/dom.js";
 
 import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
@@ -181,14 +181,11 @@ export function makeGamma(panel, server) {
 
   /** @param {KeyboardEvent} event */
   function onKey(event) {
-    const last = rows.length - 1;
-    /** @type {Record<string, number>} */
-    const steps = { ArrowDown: tabStop + 1, ArrowUp: tabStop - 1, Home: 0, End: last };
-    const to = steps[event.key];
-    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    const next = neighbour(event, [...body.querySelectorAll("button")], ["ArrowUp", "ArrowDown"]);
+    if (!next) return;
     event.preventDefault();
-    setTabStop(Math.min(Math.max(to, 0), last));
-    buttonOf(tabStop)?.focus();
+    setTabStop(Number(next.dataset.gamma));
+    next.focus();
   }
 
   /** @param {number} gamma */

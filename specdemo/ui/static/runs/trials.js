@@ -4,7 +4,7 @@
 
 import { MISTAKES } from "../lesson/identity.js";
 import { statisticName } from "../lesson/many.js";
-import { MISTAKE_WORDS, switchesOf } from "../lesson/switches.js";
+import { switchesOf } from "../lesson/switches.js";
 import { append, fill, h, update, within, write } from "../view/dom.js";
 import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
 import { columnHead, rowOf } from "../view/tables.js";
@@ -81,7 +81,7 @@ export function makeTrials(panel, server, changed) {
     two.setAttribute("aria-pressed", String(!isOne));
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
     allowSwitching(true);
-    const why = on ? say(MISTAKE_WORDS[on][1]) : say(isOne ? "trials.none" : "trials.none_of_two");
+    const why = on ? say(`figure.mistakes.${on}.why`) : say(isOne ? "trials.none" : "trials.none_of_two");
     part(".why").textContent = isSwitched() ? `${why} ${say("trials.pair_off")}` : why;
     part(".why").toggleAttribute("data-mistaken", on !== undefined);
     const { trial, guesses } = panel.dataset; // of the runs that are counted

@@ -171,3 +171,64 @@ export function saveFile(name, content, type = "application/json") {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
+
+/**
+ * The one of these that a key moves to from the one that has the focus; null for any other key.
+ * @template {HTMLElement} T
+ * @param {KeyboardEvent} event
+ * @param {T[]} items
+ * @param {[back: string, on: string]} keys
+ */
+export function neighbour({ key, target, ctrlKey, metaKey, altKey }, items, [back, on]) {
+  const at = items.findIndex((item) => item === target);
+  /** @type {Record<string, number>} */
+  const places = { [back]: at - 1, [on]: at + 1, Home: 0, End: items.length - 1 };
+  return at < 0 || ctrlKey || metaKey || altKey ? null : items[places[key]] ?? null;
+}
+
+/**
+ * Has a menu closed by Escape, which gives the focus back, and by a click elsewhere.
+ * @param {HTMLElement} menu a details element
+ */
+export function makeMenu(menu) {
+  const details = /** @type {HTMLDetailsElement} */ (menu);
+  document.addEventListener("click", ({ target }) => {
+    if (target instanceof Node && !details.contains(target)) details.open = false;
+  });
+  details.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !details.open) return;
+    event.stopPropagation(); // or it would unpin the token
+    close();
+  });
+  return { close };
+
+  function close() {
+    details.open = false;
+    find(details, "summary").focus();
+  }
+}
+
+/**
+ * What a storage keeps by a name; null in a frame without one.
+ * @param {"localStorage" | "sessionStorage"} where
+ * @param {string} name
+ */
+export function recall(where, name) {
+  try {
+    return JSON.parse(window[where].getItem(name) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Has a storage keep it, where there is one.
+ * @param {"localStorage" | "sessionStorage"} where
+ * @param {string} name
+ * @param {unknown} value
+ */
+export function keep(where, name, value) {
+  try {
+    window[where].setItem(name, JSON.stringify(value));
+  } catch { /* a frame without storage */ }
+}

@@ -2,7 +2,7 @@
 // Reading the stage: pointing shows a token in the inspector, a click or Enter pins it, arrow keys move to
 // another, Escape unpins it.
 
-import { around, find } from "./dom.js";
+import { around, find, neighbour } from "./dom.js";
 import { hasSelection } from "./text.js";
 
 /** @import { Inspector } from "./inspector.js" */
@@ -329,7 +329,8 @@ function watchLegend(legend, stage) {
   legend.addEventListener("pointerleave", () => point(null));
   legend.addEventListener("focusin", ({ target }) => point(target));
   legend.addEventListener("focusout", () => point(null));
-  legend.addEventListener("keydown", move);
+  const entries = /** @type {HTMLElement[]} */ ([...legend.querySelectorAll("[data-explains] > :first-child")]);
+  legend.addEventListener("keydown", (event) => neighbour(event, entries, ["ArrowLeft", "ArrowRight"])?.focus());
 
   /** @param {EventTarget | null} target */
   function point(target) {
@@ -338,11 +339,4 @@ function watchLegend(legend, stage) {
     else delete stage.dataset.points;
   }
 
-  /** @param {KeyboardEvent} event */
-  function move({ key, target }) {
-    const entry = around(target, "[data-explains]");
-    const steps = { ArrowRight: entry?.nextElementSibling, ArrowLeft: entry?.previousElementSibling };
-    const next = key === "ArrowRight" || key === "ArrowLeft" ? steps[key]?.firstElementChild : null;
-    if (next instanceof HTMLElement) next.focus();
-  }
 }

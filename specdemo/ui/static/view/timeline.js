@@ -3,7 +3,7 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { around, fill, h, within } from "./dom.js";
+import { around, fill, h, neighbour, within } from "./dom.js";
 import { roundedUp } from "./format.js";
 import { acceptedIn, rejectedOf } from "./run.js";
 import { isFromServer } from "./served.js";
@@ -250,16 +250,14 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** @param {KeyboardEvent} event */
   function onKey(event) {
-    const index = roundOf(event.target);
-    if (index === null || event.ctrlKey || event.metaKey || event.altKey) return;
-    /** @type {Record<string, number>} */
-    const steps = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: marks.length - 1 };
-    const to = steps[event.key];
-    if (event.key === "Enter" || event.key === " ") jump(index);
-    else if (to === undefined) return;
-    else if (marks[to]) {
-      setTabStop(to);
-      marks[to].focus();
+    const [index, next] = [roundOf(event.target), neighbour(event, marks, ["ArrowLeft", "ArrowRight"])];
+    if (next) {
+      setTabStop(marks.indexOf(next));
+      next.focus();
+    } else if (index !== null && (event.key === "Enter" || event.key === " ")) {
+      jump(index);
+    } else if (!event.key.startsWith("Arrow")) {
+      return;
     }
     event.preventDefault();
     event.stopPropagation();
