@@ -5,10 +5,9 @@
 import { fill, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { inLanguage, say } from "../view/words.js";
-import { asAt, byDefault } from "./chosen.js";
+import { asAt, byDefault, figureIn, readFrom, written } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
-import { figureIn, readFrom, written } from "./linked.js";
 import { makeMany } from "./many.js";
 import { makeOne } from "./one.js";
 import { makeParts } from "./parts.js";

@@ -3,12 +3,11 @@
 // and can be stopped, a trace that is opened, an earlier turn.
 
 import { find } from "../view/dom.js";
-import { follow } from "../runs/following.js";
-import { TRIES, ask, sentenceOf } from "../traces/traces.js";
+import { TRIES, ask, follow, sentenceOf } from "../traces/traces.js";
 import { say } from "../view/words.js";
 import { controlsHold } from "./controls.js";
 
-/** @import { Following } from "../runs/following.js" */
+/** @import { Following } from "../traces/traces.js" */
 /** @import { Measurement, PageMessage } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Notice } from "./notice.js" */

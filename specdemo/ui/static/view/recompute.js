@@ -3,7 +3,7 @@
 
 import { apart, digits, grouped } from "./format.js";
 import { isBlock, keptIn, passes, probabilityOf, ruleOf } from "./rules.js";
-import { acceptedIn, rejectedIn, rejectedOf, tokensOf } from "./run.js";
+import { acceptedIn, inText, rejectedIn, rejectedOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
 import { fateNamed } from "./textless.js";
 import { inLanguage, say } from "./words.js";
@@ -155,8 +155,7 @@ function wrongText({ rounds, numbers, outcome, complete }) {
   const said = numbers.tokens ?? grouped(0);
   if (said !== grouped(tokens)) return say("exactness.differs.count", { tokens: grouped(tokens), said });
   if (!outcome) return null;
-  const inText = rounds.flatMap(tokensOf).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
-  const joined = inText.map(({ text }) => text).join("");
+  const joined = rounds.flatMap(inText).map(({ text }) => text).join("");
   return joined === outcome.text ? null : say("exactness.differs.text");
 }
 

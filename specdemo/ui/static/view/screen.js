@@ -2,12 +2,12 @@
 // The screen: text, timeline, inspector, reader and player of one run, tied together, and the head over them
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
-import { copiedFrom } from "./copied.js";
 import { around, find, h, makeMenu, neighbour, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
 import { numbersAfter, soFarInWords } from "./replay.js";
+import { copiedFrom } from "./run.js";
 import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
