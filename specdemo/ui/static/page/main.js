@@ -97,7 +97,7 @@ export function start({ element, trigger }) {
     reply: () => requests.askForRun("reply"),
     open() {
       const largest = Number(page.dataset.largest);
-      chooseTrace({ largest, opened: requests.opened, refused: notice.refused });
+      chooseTrace({ largest, opened: requests.opened, refused: notice.refuse });
     },
     record(name) {
       tabs.select("text"); // an example is about what is seen there

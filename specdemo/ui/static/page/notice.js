@@ -15,7 +15,7 @@ import { sentenceOf } from "../traces/traces.js";
 export function makeNotice(page, markWrong) {
   const line = find(page, '[data-testid="notice"]');
   const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
-  return { show, refused, refuse, lost, forgetLost, forgetError };
+  return { show, refuse, forgetLost, forgetError };
 
   /** @param {Told} told */
   function show({ kind, text, share }) {
@@ -26,19 +26,9 @@ export function makeNotice(page, markWrong) {
     markWrong(kind === "error" ? text : "");
   }
 
-  /** @param {string} sentence */
-  function refused(sentence) {
-    show({ kind: "error", text: sentence, share: null });
-  }
-
-  /** @param {unknown} error */
+  /** @param {unknown} error or the sentence that says what is wrong */
   function refuse(error) {
-    refused(sentenceOf(error));
-  }
-
-  /** The server cannot be reached. */
-  function lost() {
-    refused(say("traces.lost"));
+    show({ kind: "error", text: sentenceOf(error), share: null });
   }
 
   /** It can be reached again. Returns whether the line said that it cannot. */

@@ -172,7 +172,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
           measuring = null;
           return then();
         }
-        if (!isGone || !measured) return notice.lost();
+        if (!isGone || !measured) return notice.refuse(say("traces.lost"));
         measuring = null;
         takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
       },

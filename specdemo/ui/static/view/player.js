@@ -276,14 +276,9 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   function move(name) {
     if (!run.complete || run.rounds.length === 0) return;
     if (name === "play") return playOrPause();
-    const places = {
-      "round-back": () => goTo(before(run.rounds, goal, "round"), "round"),
-      "token-back": () => goTo(before(run.rounds, goal, "token"), "token"),
-      "token-on": () => goTo(after(run.rounds, goal, "token"), "token"),
-      "round-on": () => goTo(after(run.rounds, goal, "round"), "round"),
-      end: skip,
-    };
-    places[name]();
+    if (name === "end") return skip();
+    const [by, way] = /** @type {[Stride, "back" | "on"]} */ (name.split("-"));
+    goTo((way === "on" ? after : before)(run.rounds, goal, by), by);
   }
 
   // All that is known is shown again.
