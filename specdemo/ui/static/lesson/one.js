@@ -42,21 +42,19 @@ export function makeOne(panel, section, chosen, drafted) {
   fill(section, content());
   const part = within(section);
   const strips = { verdicts: part(".verdicts"), replacements: part(".replacements") };
-  const handles = { u: find(strips.verdicts, ".u"), other: find(strips.replacements, ".u") };
   const dice = randomNumbers(SEED);
   /** What is drafted from. @type {Trial} */
   let trial;
-  for (const [name, strip] of /** @type {const} */ ([["u", strips.verdicts], ["other", strips.replacements]])) {
-    makeHandle(handles[name], {
-      upright: false,
-      length: () => strip.getBoundingClientRect().width,
-      read: () => chosen[name],
-      write: (value) => {
-        chosen[name] = belowOne(value);
-        drafted();
-      },
-    });
-  }
+  const handleOf = (/** @type {"u" | "other"} */ name, /** @type {HTMLElement} */ strip) => makeHandle(find(strip, ".u"), {
+    upright: false,
+    length: () => strip.getBoundingClientRect().width,
+    read: () => chosen[name],
+    write: (value) => {
+      chosen[name] = belowOne(value);
+      drafted();
+    },
+  });
+  const handles = { u: handleOf("u", strips.verdicts), other: handleOf("other", strips.replacements) };
   part(".draw-one").addEventListener("click", () => {
     Object.assign(chosen, { draft: pick(trial.drawn, dice()), u: dice(), other: dice() });
     drafted();
@@ -94,9 +92,9 @@ export function makeOne(panel, section, chosen, drafted) {
       setNumber(part(".judging"), "u", u);
       write(part(".accept"), accept[at] > ROOM ? say("figure.one.accept") : "");
       write(part(".reject"), 1 - accept[at] > ROOM ? say("figure.one.reject") : "");
-      handles.u.hidden = part(".u-value").hidden = greedy;
+      handles.u.handle.hidden = part(".u-value").hidden = greedy;
       const short = { value: fixed(u, 3) };
-      tellValue(handles.u, u, isAccepted ? say("figure.one.u_accepted", short) : say("figure.one.u_rejected", short));
+      handles.u.tell(isAccepted ? say("figure.one.u_accepted", short) : say("figure.one.u_rejected", short));
       write(part(".u-value span"), say("figure.one.u", short));
     }
 
@@ -112,7 +110,7 @@ export function makeOne(panel, section, chosen, drafted) {
         const looks = { hidden: share === 0, class: index === ofPart && "drawn", "--share": share.toFixed(5) };
         return h("span", looks, bare(order[index].name ?? ""));
       }));
-      tellValue(handles.other, other, say("figure.one.other_value", drawnToken));
+      handles.other.tell(say("figure.one.other_value", drawnToken));
     }
 
     function outcome() {
@@ -131,14 +129,4 @@ export function makeOne(panel, section, chosen, drafted) {
       return p[at] > proposed ? say("figure.one.more", numbers) : say("figure.one.less", numbers);
     }
   }
-}
-
-/**
- * @param {HTMLElement} handle
- * @param {number} value
- * @param {string} text
- */
-function tellValue(handle, value, text) {
-  handle.setAttribute("aria-valuenow", value.toFixed(3));
-  handle.setAttribute("aria-valuetext", text);
 }

@@ -14,6 +14,10 @@ import { makeMeasuring } from "./measuring.js";
 /** @import { Head, Lane, Measurement, Race } from "../view/messages.d.ts" */
 /** @import { Round, Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
+/**
+ * What is said of a lane when it has finished: on its track, below it, and how that was measured.
+ * @typedef {{ came: string, speedup: string, by: string, tone: Head["tone"] }} Finish
+ */
 /** A lane's rounds, and the engine's ms and the tokens of all of them. @typedef {{ rounds: Round[], ms: number, tokens: number }} Course */
 
 const SPEEDS = ["1", "0.5", "0.2", "0.1"]; // of the engine
@@ -94,9 +98,10 @@ export function makeRace(panel, server, raced) {
   function prepare(arrived) {
     isNew = true;
     const [alone, drafted] = arrived.lanes;
-    const [one, other] = placesInWords(arrived.lanes);
-    lanes[0].enter(alone, one, "", "", "neutral");
-    lanes[1].enter(drafted, other, arrived.speedup, alone.tokens === drafted.tokens ? "" : say("race.perToken"), arrived.head.tone);
+    const [came, itCame] = placesInWords(arrived.lanes);
+    const by = alone.tokens === drafted.tokens ? "" : say("race.perToken");
+    lanes[0].enter(alone, { came, speedup: "", by: "", tone: "neutral" });
+    lanes[1].enter(drafted, { came: itCame, speedup: arrived.speedup, by, tone: arrived.head.tone });
     if (!isChosen) speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
     const [before, beforeOther] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
@@ -179,9 +184,8 @@ function makeLane(element, title) {
   const text = makeText(part(".stage"));
   /** @type {Course} */
   let course = { rounds: [], ms: 0, tokens: 0 };
-  let came = "";
-  let speedup = "";
-  let by = "";
+  /** @type {Finish} */
+  let finish = { came: "", speedup: "", by: "", tone: "neutral" };
   let drawn = 0; // rounds
   name(title);
   return { enter, clear, draw, reserve };
@@ -205,15 +209,12 @@ function makeLane(element, title) {
 
   /**
    * @param {Lane} lane
-   * @param {string} itsPlace what is said on its track when it has finished
-   * @param {string} itsSpeedup what is said when it has finished
-   * @param {string} how it was measured
-   * @param {Head["tone"]} tone
+   * @param {Finish} said
    */
-  function enter(lane, itsPlace, itsSpeedup, how, tone) {
+  function enter(lane, said) {
+    finish = said;
     course = { ...lane, rounds: lane.rounds.map((one) => linked(one)) };
-    element.dataset.tone = tone;
-    [came, speedup, by] = [itsPlace, itsSpeedup, how];
+    element.dataset.tone = said.tone;
     name(lane.title);
   }
 
@@ -231,9 +232,9 @@ function makeLane(element, title) {
     element.style.setProperty("--ran", String(course.tokens ? tokens / course.tokens : Number(finished)));
     const soFar = say("race.soFar", { done: grouped(tokens), all: grouped(course.tokens) });
     part(".count").textContent = finished ? timeInWords(course, areServed(course.rounds)) : soFar;
-    part(".track b").textContent = finished ? came : "";
-    part(".lead b").textContent = finished ? speedup : "";
-    part(".lead span").textContent = finished && speedup ? by : "";
+    part(".track b").textContent = finished ? finish.came : "";
+    part(".lead b").textContent = finished ? finish.speedup : "";
+    part(".lead span").textContent = finished && finish.speedup ? finish.by : "";
   }
 }
 

@@ -280,9 +280,8 @@ export function makeText(stage) {
 
   /** @param {string} character an invisible one */
   function markFor(character) {
-    if (character === "\n") return h("i", { class: "newline" }, character);
-    if (character === "\t") return h("i", { class: "tab" }, character);
-    return h("i", { class: "invisible", "data-sign": codeOf(character) }, character);
+    const known = { "\n": "newline", "\t": "tab" }[character];
+    return h("i", known ? { class: known } : { class: "invisible", "data-sign": codeOf(character) }, character);
   }
 
   /**

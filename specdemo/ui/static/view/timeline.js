@@ -3,7 +3,7 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { around, fill, h, neighbour, within } from "./dom.js";
+import { append, around, fill, h, neighbour, within } from "./dom.js";
 import { roundedUp } from "./format.js";
 import { acceptedIn, rejectedOf } from "./run.js";
 import { isFromServer } from "./served.js";
@@ -91,10 +91,8 @@ export function makeTimeline(strip, { jump, point }) {
   /** @param {Round[]} rounds */
   function add(rounds) {
     if (!rounds.length) return;
-    const drawn = new DocumentFragment();
-    for (const round of rounds) drawn.append(draw(round));
-    room.before(drawn);
-    showCount();
+    append(rail, [rounds.map(draw), room]);
+    strip.dataset.rounds = String(marks.length);
     const before = costs.length;
     let most = tallest;
     for (const round of rounds) {
@@ -103,7 +101,7 @@ export function makeTimeline(strip, { jump, point }) {
       const [drafting, verifying] = scaledCosts(round);
       costs.push(drafting, verifying);
     }
-    if (most > tallest) setHeight(most);
+    if (most > tallest) rail.style.setProperty("--bricks", String((tallest = most)));
     // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
@@ -134,10 +132,6 @@ export function makeTimeline(strip, { jump, point }) {
       tabStop = 0;
       if (marks[0]) marks[0].tabIndex = 0;
     }
-    showCount();
-  }
-
-  function showCount() {
     strip.dataset.rounds = String(marks.length);
   }
 
@@ -183,12 +177,6 @@ export function makeTimeline(strip, { jump, point }) {
    */
   function costsOf({ draft_ms, verify_ms, arrival_ms }) {
     return [draft_ms ?? 0, arrival_ms ?? verify_ms ?? 0];
-  }
-
-  /** @param {number} most */
-  function setHeight(most) {
-    tallest = most;
-    rail.style.setProperty("--bricks", String(most));
   }
 
   function setScale(soFar = longest) {
