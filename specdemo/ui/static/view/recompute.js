@@ -126,16 +126,19 @@ function wrongRound(round, isLast) {
 }
 
 /**
- * By the verdicts: the guesses at the first place, and at the place after each token that is followed, are judged one after
- * another up to the first that is accepted. refused: how many at the last place, where all are.
+ * By the recorded fates: the guesses at the first place, and at the place after each token that is followed, are judged one
+ * after another up to the first that is accepted, though that may be after the end of the text. refused: how many at the
+ * last place, where all are.
  * @param {Round} round
  */
 function pathOf({ draft }) {
+  const isFollowed = (/** @type {Drafted} */ token) => (
+    token.fate === "accepted" || (token.fate === "discarded" && passes(token)));
   /** @type {Drafted[]} */
   const toJudge = [];
   let family = draft.filter(({ parent }) => parent === null);
   let accepted = 0;
-  for (let end = family.findIndex(passes); end >= 0; end = family.findIndex(passes)) {
+  for (let end = family.findIndex(isFollowed); end >= 0; end = family.findIndex(isFollowed)) {
     for (const token of family.slice(0, end + 1)) toJudge.push(token);
     const { place } = family[end];
     family = draft.filter(({ parent }) => parent === place);
