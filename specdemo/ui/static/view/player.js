@@ -2,7 +2,7 @@
 // The player: how far the run on the stage is shown. A run that goes on is drawn as it comes. One that is
 // complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
 
-import { around, find, write } from "./dom.js";
+import { find, write } from "./dom.js";
 import { msPlayed, msTo, playedTo, usualSpeed } from "./replay.js";
 import {
   after, before, between, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
@@ -33,6 +33,7 @@ const STEP = 1000; // ms, that time
  */
 export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   const bar = find(page, ".replay");
+  const moves = /** @type {HTMLButtonElement[]} */ ([...bar.querySelectorAll("[data-move]")]);
   const playButton = find(bar, '[data-move="play"]');
   const scrubber = /** @type {HTMLInputElement} */ (find(bar, ".scrubber"));
   const speed = /** @type {HTMLSelectElement} */ (find(bar, "select"));
@@ -56,7 +57,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   let resting = false; // what was drawn is being painted, and then the page has time to answer
   let frame = 0;
   let timer = 0;
-  bar.addEventListener("click", onClick);
+  for (const button of moves) button.addEventListener("click", () => move(/** @type {Move} */ (button.dataset.move)));
   bar.addEventListener("keydown", onKey);
   scrubber.addEventListener("input", () => goTo(placeAfter(run.rounds, Number(scrubber.value)), "token", false));
   speed.addEventListener("change", changeSpeed);
@@ -205,7 +206,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function showControls() {
     const off = !run.complete || run.rounds.length === 0;
-    for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
+    for (const button of moves) button.disabled = off;
     scrubber.disabled = off;
     if (!off && mode !== "playing" && !isChosen) speed.value = usual();
     const whole = mode === "following" || (mode === "paused" && atEnd());
@@ -317,12 +318,6 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     tellNothing();
     text.follow();
     advance();
-  }
-
-  /** @param {MouseEvent} event */
-  function onClick({ target }) {
-    const button = around(target, "[data-move]");
-    if (button) move(/** @type {Move} */ (button.dataset.move));
   }
 
   /** @param {KeyboardEvent} event */
