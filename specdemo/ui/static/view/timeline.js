@@ -238,15 +238,14 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** @param {KeyboardEvent} event */
   function onKey(event) {
+    const { key, ctrlKey, metaKey, altKey } = event;
     const [index, next] = [roundOf(event.target), neighbour(event, marks, ["ArrowLeft", "ArrowRight"])];
-    if (next) {
+    if (index === null || ctrlKey || metaKey || altKey) return;
+    if (key === "Enter" || key === " ") jump(index);
+    else if (next) {
       setTabStop(marks.indexOf(next));
       next.focus();
-    } else if (index !== null && (event.key === "Enter" || event.key === " ")) {
-      jump(index);
-    } else if (!event.key.startsWith("Arrow")) {
-      return;
-    }
+    } else if (key !== "ArrowLeft" && key !== "ArrowRight") return;
     event.preventDefault();
     event.stopPropagation();
   }
