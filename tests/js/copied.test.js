@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { copiedFrom } from "../../specdemo/ui/static/view/copied.js";
+import { copiedFrom } from "../../specdemo/ui/static/view/run.js";
 import { Run } from "../../specdemo/ui/static/view/run.js";
 import { SETTING, drafted, own, update } from "./runs.js";
 

@@ -50,7 +50,7 @@ test("by block verification what comes after the rejection is told by it, since 
   const setting = { ...GREEDY, rule: RULES.block };
   const last = { ...drafted(3, { fate: "discarded", ...KEPT }), accept_prob: 0 };
   const [round] = rounds(setting);
-  const { draft: [, , after] } = linked({ ...round, draft: [...round.draft, last] }, 0, setting);
+  const { draft: [, , after] } = linked({ ...round, draft: [...round.draft.map(({ parent, ...told }) => told), last] }, 0, setting);
   assert.match(verdictOn(after, setting), /^Discarded: draft 2, " b", was rejected/);
 });
 

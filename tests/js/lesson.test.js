@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./words.js";
-import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
+import { rightTail } from "../../specdemo/ui/static/lesson/draws.js";
 import { DEFAULTS } from "../../specdemo/ui/static/lesson/chosen.js";
 import { compared, draw, freedomOf, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
 import { MISTAKES, isExact, pick, secondOf, trialOf, twoOf } from "../../specdemo/ui/static/lesson/identity.js";

@@ -4,7 +4,6 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { addends, differenceInWords, identityAt, isExact, recomputed } from "../../specdemo/ui/static/view/recompute.js";
 import { massAt } from "../../specdemo/ui/static/view/rules.js";
-import { depthOf } from "../../specdemo/ui/static/view/run.js";
 import { allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
 /** A run that has ended, with the numbers and the text that its rounds bring, unless others are given. */
@@ -47,8 +46,8 @@ test("a verdict that does not follow is named with its place and its numbers", (
     [drafted(1, { fate: "rejected" }), /u = 0\.2500 is below .*, but it was rejected$/],
   ];
   for (const [token, said] of wrong) {
-    const { follow, differences } = recomputed(ended([{ ...allAccepted(), draft: [token] }]));
-    assert.equal(follow, 0);
+    const { follow, differences, brokenRounds } = recomputed(ended([{ ...allAccepted(), draft: [token] }]));
+    assert.deepEqual([follow, brokenRounds.length], [0, token.fate === "rejected" ? 1 : 0], "the order is that of the fates");
     assert.match(differenceInWords(differences[0]), said);
     assert.match(differenceInWords(differences[0]), /^round 1, draft 1 of 1: /);
   }
@@ -71,7 +70,7 @@ test("in a tree each family on the path is judged up to the first that is accept
   const run = ended([tree()]);
   assert.deepEqual(verdicts(run), { verdicts: 4, follow: 4, accepted: 1, rejected: 3, afterEnd: 0 });
   assert.ok(isExact(recomputed(run)));
-  assert.deepEqual(run.rounds[0].draft.map(depthOf), [0, 0, 0, 1, 1, 1]);
+  assert.deepEqual(run.rounds[0].draft.map(({ depth }) => depth), [0, 0, 0, 1, 1, 1]);
   const wrong = (at, more) => brokenRound({ ...tree(), draft: tree().draft.with(at, more) });
   assert.equal(wrong(2, drafted(3, { fate: "discarded", parent: null })).length, 1, "a sibling after the accepted one was judged");
   assert.equal(wrong(3, drafted(4, { fate: "discarded", parent: 0 })).length, 1, "a child of a refused one was judged");

@@ -1,47 +1,24 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
-import { draftedIn } from "../../specdemo/ui/static/view/steps.js";
+import { msTo, numbersAfter, playedTo } from "../../specdemo/ui/static/view/replay.js";
 import { allAccepted, linked, plain, rejection } from "./runs.js";
 
 // They end at 30, 70 and 90 ms of engine time.
 const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map((round, index) => linked(round, index));
 
-function replayed(speed, now = 1000) {
-  const replay = new Replay();
-  replay.restart(speed, now);
-  return replay;
-}
-
-/** The rounds with their verdicts, and the one after them if a part of its draft is there. */
-function seen({ judged, drafting }) {
-  return [judged.map(({ index }) => index), drafting && draftedIn(drafting.round, drafting.share).step ? drafting.round.index : null];
-}
-
 test("in slow motion a draft appears before its verdict, each at its engine time", () => {
-  const replay = replayed(0.1);
-  const steps = [
-    [1033, [], null], [1034, [], 0], [1299, [], 0], [1301, [0], null], [1401, [], 1], [1701, [1], null],
-    [1901, [2], null],
-  ];
-  for (const [now, judged, drafted] of steps) {
-    assert.deepEqual(seen(replay.next(ROUNDS, now, 200)), [judged, drafted], `at ${now} ms`);
+  const steps = [[3, 0, 0], [4, 0, 1], [29, 0, 3], [30, 1, 0], [40, 1, 2], [70, 2, 0], [90, 3, 0], [500, 3, 0]];
+  for (const [ms, round, step] of steps) {
+    assert.deepEqual(playedTo(ROUNDS, ms, 0.1), { round, step }, `after ${ms} ms`);
+    assert.deepEqual(playedTo(ROUNDS, ms, 1), { round, step: 0 }, "at the engine's speed rounds come whole");
   }
+  assert.deepEqual(playedTo(ROUNDS.slice(0, 1), 500, 1), { round: 1, step: 0 }, "rounds that come later are awaited");
 });
 
-test("a change of speed does not change what has passed", () => {
-  const replay = replayed(0.1);
-  replay.setSpeed(1, 1200); // 20 ms of the engine
-  assert.deepEqual(seen(replay.next(ROUNDS, 1209, 200)), [[], null]);
-  assert.deepEqual(seen(replay.next(ROUNDS, 1211, 200)), [[0], null]);
-});
-
-test("rounds that come later are awaited", () => {
-  const replay = replayed(Infinity);
-  assert.deepEqual(seen(replay.next(ROUNDS.slice(0, 1), 1000, 200)), [[0], null]);
-  assert.deepEqual(seen(replay.next(ROUNDS.slice(0, 1), 1100, 200)), [[], null]);
-  assert.deepEqual(seen(replay.next(ROUNDS, 1200, 200)), [[1, 2], null]);
+test("playing on from a place begins at its engine time, and drafts nothing again", () => {
+  const places = [{ round: 0, step: 0 }, { round: 0, step: 4 }, { round: 1, step: 1 }, { round: 3, step: 0 }];
+  assert.deepEqual(places.map((place) => msTo(ROUNDS, place)), [0, 10, 35, 90]);
 });
 
 test("the numbers are those of the rounds that are visible", () => {

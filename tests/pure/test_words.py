@@ -37,7 +37,7 @@ def code(file: Path) -> str:
 
 def names_of(literal: str) -> set[str]:
     """The keys that a literal can be."""
-    form = re.compile(r"[^.]+".join(map(re.escape, re.split(PART, literal))))
+    form = re.compile(r"[^.]*".join(map(re.escape, re.split(PART, literal))))
     return {name for name in NAMES if form.fullmatch(name)}
 
 

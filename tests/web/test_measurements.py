@@ -128,7 +128,7 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     panel.get_by_text("estimate", exact=False).first.wait_for()
     panel.get_by_role("button", name="Measure some of these lengths").click()
     wait_for_state(page, "gamma", "ended")
-    measured = panel.locator("td[data-column='tokensMeasured']").all_text_contents()
+    measured = panel.locator("td[data-column='tokens-measured']").all_text_contents()
     assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
     assert measured[0] == "1.00"
     panel.locator("button[data-gamma='6']").first.click()
@@ -143,7 +143,7 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     page.get_by_role("tab", name="Gamma").click()
     apart.wait_for()
     assert drawn.count() == 0, "it was measured with another drafter"
-    assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
+    assert set(panel.locator("td[data-column$='measured']").all_text_contents()) == {"–"}
     assert "drafter model embedded/drafter" in apart.inner_text()
 
 

@@ -25,7 +25,7 @@ from specdemo.words.message import about, refusal
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
-# What the tab "Why it is exact" shows, where that differs from what it begins with (static/lesson/linked.js):
+# What the tab "Why it is exact" shows, where that differs from what it begins with (static/lesson/chosen.js):
 # the ranges of its numbers.
 FIGURE_NUMBERS: dict[str, tuple[float, float]] = {
     "figure_temperature": (0, 2),

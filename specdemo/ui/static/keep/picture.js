@@ -80,24 +80,24 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
   function drawTree(branches) {
     for (const [name, tone, x] of /** @type {const} */ ([["p", "--target", MARGIN], ["q", "--drafter", MARGIN + 50]])) {
       const base = y + SMALL_LINE;
-      drawn.push(`<rect x="${x}" y="${round(base - 7)}" width="16" height="5" fill="${inXml(colour(tone))}"/><text x="${x + 22}" `
-        + `y="${round(base)}" font-family="sans-serif" font-size="${SMALL}" fill="${inXml(colour("--ink"))}">${name}</text>`);
+      drawn.push(tag("rect", { x, y: base - 7, width: 16, height: 5, fill: colour(tone) }));
+      drawn.push(tag("text", { x: x + 22, y: base, "font-family": "sans-serif", "font-size": SMALL, fill: colour("--ink") }, name));
     }
     const top = y + SMALL_LINE + 12;
     const [columns, rows] = branches.reduce(([wide, high], one) => [Math.max(wide, one.column + 1), Math.max(high, one.row + 1)], [1, 1]);
     const node = branches.reduce((widest, { text }) => Math.max(widest, measure(text, SMALL, true) + 10), NODE);
     const column = node + GAP;
     width = Math.max(width, Math.ceil(2 * MARGIN + columns * column));
-    const leftOf = (/** @type {Branch} */ one) => MARGIN + GAP + one.column * column;
-    const middleOf = (/** @type {number} */ row) => top + (row + 0.5) * ROW;
+    const leftOf = (/** @type {Branch} */ one) => round(MARGIN + GAP + one.column * column);
+    const middleOf = (/** @type {number} */ row) => round(top + (row + 0.5) * ROW);
     const first = branches.filter(({ after }) => after === null);
     const root = middleOf((first[0].row + first[first.length - 1].row) / 2);
     for (const one of [...branches].sort(byKept)) {
       const before = one.after === null ? null : branches[one.after];
-      const start = before ? `M${round(leftOf(before) + node)} ${round(middleOf(before.row))}` : `M${MARGIN} ${round(root)}`;
-      const way = `${start}H${round(leftOf(one) - GAP / 2)}V${round(middleOf(one.row))}H${round(leftOf(one))}`;
+      const start = before ? `M${round(leftOf(before) + node)} ${middleOf(before.row)}` : `M${MARGIN} ${root}`;
+      const d = `${start}H${round(leftOf(one) - GAP / 2)}V${middleOf(one.row)}H${leftOf(one)}`;
       const [ink, thick] = one.fate === "accepted" ? ["--accepted-line", 3] : ["--mark", 1];
-      drawn.push(`<path d="${way}" fill="none" stroke="${inXml(colour(ink))}" stroke-width="${thick}"/>`);
+      drawn.push(tag("path", { d, fill: "none", stroke: colour(ink), "stroke-width": thick }));
     }
     for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), node));
     y = top + ROW * rows;
@@ -110,19 +110,19 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
    * @param {number} width
    */
   function guess({ text, fate, p, q }, x, middle, width) {
-    const [ink, paper, line] = colourNames(fate).map((name) => inXml(colour(name)));
-    const { thick, dashes } = LINES[fate];
+    const [fill, paper, stroke] = colourNames(fate).map(colour);
+    const { thick, dashes = null } = LINES[fate];
     const [top, room] = [middle - 17, width - 10];
-    const dashed = dashes ? ` stroke-dasharray="${dashes}"` : "";
-    const box = `<rect x="${round(x)}" y="${round(top)}" width="${round(width)}" height="34" rx="3" fill="${paper}" `
-      + `stroke="${line}" stroke-width="${thick}"${dashed}/>`;
-    const bar = (/** @type {number} */ at, /** @type {number} */ long, /** @type {string} */ tone) =>
-      `<rect x="${round(x + 5)}" y="${round(top + 21 + at * (BARS + 1))}" width="${round(long)}" height="${BARS}" fill="${inXml(colour(tone))}"/>`;
-    const bars = [bar(0, room, "--rule"), bar(0, room * (p ?? 0), "--target"), bar(1, room, "--rule"), bar(1, room * (q ?? 0), "--drafter")];
-    const struck = fate === "rejected" ? ' text-decoration="line-through"' : ""; // as on the page
-    const words = `<text x="${round(x + 5)}" y="${round(top + 15)}" font-family="sans-serif" font-size="${SMALL}" `
-      + `font-weight="600" fill="${ink}"${struck} data-fate="${inXml(fate)}">${inXml(text)}</text>`;
-    return box + bars.join("") + words;
+    const box = { x, y: top, width, height: 34, rx: 3, fill: paper, stroke, "stroke-width": thick, "stroke-dasharray": dashes };
+    const bars = /** @type {[number, number, string][]} */ ([
+      [0, room, "--rule"], [0, room * (p ?? 0), "--target"], [1, room, "--rule"], [1, room * (q ?? 0), "--drafter"],
+    ]).map(([at, long, tone]) => (
+      tag("rect", { x: x + 5, y: top + 21 + at * (BARS + 1), width: long, height: BARS, fill: colour(tone) })));
+    const words = {
+      x: x + 5, y: top + 15, "font-family": "sans-serif", "font-size": SMALL, "font-weight": 600, fill,
+      "text-decoration": fate === "rejected" ? "line-through" : null, "data-fate": fate, // as on the page
+    };
+    return [tag("rect", box), ...bars, tag("text", words, text)].join("");
   }
 
   /**
@@ -135,9 +135,9 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
     const parts = partsOf([{ text: words, fate: "prompt", sign: "" }]);
     for (const line of brokenInto(parts, inner, ({ text }) => measure(text, size, bold))) {
       y += lineHeight;
-      const how = `font-family="sans-serif" font-size="${size}"${bold ? ' font-weight="600"' : ""}`;
-      const where = `x="${MARGIN}" y="${round(y - lineHeight / 3)}" fill="${inXml(colour(ink))}"`;
-      drawn.push(`<text ${where} ${how}>${inXml(line.map(({ text }) => text).join(""))}</text>`);
+      const where = { x: MARGIN, y: y - lineHeight / 3, fill: colour(ink) };
+      const how = { "font-family": "sans-serif", "font-size": size, "font-weight": bold ? 600 : null };
+      drawn.push(tag("text", { ...where, ...how }, line.map(({ text }) => text).join("")));
     }
   }
 
@@ -149,29 +149,37 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
    */
   function tokenPart({ text, fate, sign, word, x, width }, size, base, isLegend) {
     const isPlain = fate === "prompt" || !word;
-    const [ink, paper, line] = (isPlain ? ["--ink", "", ""] : colourNames(fate)).map((name) => name && inXml(colour(name)));
-    const left = round(MARGIN + x);
-    const name = isLegend ? "" : ` data-fate="${inXml(fate)}"`;
-    const at = `x="${left}" y="${round(base)}" font-family="${isLegend ? "sans-serif" : "serif"}" font-size="${sizeOf(sign, size)}"`;
-    const weight = BOLD.includes(fate) ? ' font-weight="700"' : "";
-    const struck = STRUCK.includes(fate) && word ? ' text-decoration="line-through"' : "";
-    // The width stays where another font stands in for the one that was measured.
-    const fixed = word && width ? ` textLength="${round(width)}" lengthAdjust="spacingAndGlyphs"` : "";
-    const hidden = text ? `<text ${at} fill="none"${name}>${inXml(text)}</text>` : "";
-    const letters = sign
-      ? `<text ${at} fill="${ink}">${inXml(sign)}</text>${hidden}`
-      : `<text ${at} fill="${ink}"${weight}${struck}${fixed}${name}>${inXml(text)}</text>`;
+    const [fill, paper, stroke] = isPlain ? [colour("--ink")] : colourNames(fate).map(colour);
+    const at = { x: MARGIN + x, y: base, "font-family": isLegend ? "sans-serif" : "serif", "font-size": sizeOf(sign, size) };
+    const token = { "data-fate": isLegend ? null : fate };
+    const looks = {
+      "font-weight": BOLD.includes(fate) ? 700 : null, "text-decoration": STRUCK.includes(fate) && word ? "line-through" : null,
+      // The width stays where another font stands in for the one that was measured.
+      ...(word && width ? { textLength: width, lengthAdjust: "spacingAndGlyphs" } : {}),
+    };
+    const hidden = text ? tag("text", { ...at, fill: "none", ...token }, text) : "";
+    const letters = sign ? tag("text", { ...at, fill }, sign) + hidden : tag("text", { ...at, fill, ...looks, ...token }, text);
     if (isPlain) return letters;
     const [top, below] = [base - size * 0.95, base + size * 0.35];
-    const frame = fate === "resampled" ? ` stroke="${line}"` : "";
-    const box = `<rect x="${left}" y="${round(top)}" width="${round(width)}" height="${round(below - top)}" rx="3" `
-      + `fill="${paper}"${frame}/>`;
-    const { thick, dashes, twice } = LINES[fate];
-    const dashed = dashes ? ` stroke-dasharray="${dashes}"` : "";
-    const lines = (twice ? [below - 3, below] : [below]).map((height) =>
-      `<path d="M${left} ${round(height)}h${round(width)}" stroke="${line}" stroke-width="${thick}"${dashed}/>`);
-    return `${box}${lines.join("")}${letters}`;
+    const box = { x: at.x, y: top, width, height: below - top, rx: 3, fill: paper, stroke: fate === "resampled" ? stroke : null };
+    const { thick, dashes = null, twice } = LINES[fate];
+    const lines = (twice ? [below - 3, below] : [below]).map((height) => {
+      const d = `M${round(at.x)} ${round(height)}h${round(width)}`;
+      return tag("path", { d, stroke, "stroke-width": thick, "stroke-dasharray": dashes });
+    });
+    return [tag("rect", box), ...lines, letters].join("");
   }
+}
+
+/**
+ * An element; null leaves an attribute out.
+ * @param {string} name
+ * @param {Record<string, string | number | null>} attributes
+ */
+function tag(name, attributes, text = "") {
+  const written = Object.entries(attributes).map(([key, value]) => (
+    value === null ? "" : ` ${key}="${typeof value === "number" ? round(value) : inXml(value)}"`));
+  return `<${name}${written.join("")}${text ? `>${inXml(text)}</${name}>` : "/>"}`;
 }
 
 /**

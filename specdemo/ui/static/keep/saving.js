@@ -2,7 +2,7 @@
 // "Save as": the run as one HTML file; and, as the page shows them now, the coloured text and a round's tree as pictures,
 // and the rounds as a table.
 
-import { find, h, saveFile, tellWrong } from "../view/dom.js";
+import { find, h, makeMenu, saveFile, tellWrong } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { signOf } from "../view/textless.js";
 import { branchesOf, shapeInWords } from "../view/tree.js";
@@ -38,19 +38,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   summary.addEventListener("click", () => { // before it opens; "toggle" would come after the first paint
     find(menu, '[data-saves="tree"]').hidden = !part("tree").checkVisibility();
   });
-  document.addEventListener("click", ({ target }) => {
-    if (target instanceof Node && !menu.contains(target)) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    event.stopPropagation(); // or it would unpin the token
-    close();
-  });
-
-  function close() {
-    menu.open = false;
-    summary.focus();
-  }
+  const { close } = makeMenu(menu);
 
   /** @param {typeof KINDS[number]} kind */
   async function save(kind) {

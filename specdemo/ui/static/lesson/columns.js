@@ -5,30 +5,55 @@ import { fill, h } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { columnHead, rowOf } from "../view/tables.js";
 
-/** @typedef {ReturnType<typeof makeColumns>} Columns */
+/** @import { Chosen } from "./chosen.js" */
 
 const CROWDED = 7; // tokens, whose columns are narrow on a phone
 
 /**
+ * The chart is made anew when there are other tokens.
  * @param {HTMLElement} chart
- * @param {HTMLElement[]} heads one a token
- * @param {number} others how many of them, at the end, stand for more than one token
+ * @param {Chosen} chosen
  * @param {string} label the table's name
  * @param {string[]} rows a class for each row of numbers
- * @param {string[]} [bars] a class for each bar of a column
+ * @param {string[]} bars a class for each bar of a column
+ * @param {(columns: HTMLElement[]) => HTMLElement[]} [made] is told of new columns, and gives their heads; else their names
  */
-export function makeColumns(chart, heads, others, label, rows, bars = []) {
-  const columns = heads.map(() => h("div", { class: "column" }, bars.map((name) => h("i", { class: name }))));
-  const lines = rows.map((name) => {
-    const line = rowOf("", heads.map(() => ""));
-    line.className = name;
-    return line;
-  });
-  const heading = heads.map((head, at) => columnHead(head, { class: at >= heads.length - others && "others" }));
-  fill(chart, h("div", { class: "plot" }, columns), h("table", {
-    "aria-label": label, class: heads.length >= CROWDED && "crowded",
-  }, h("thead", {}, h("tr", {}, h("td"), heading)), h("tbody", {}, lines)));
-  return { columns, write, set };
+export function makeColumns(chart, chosen, label, rows, bars, made) {
+  /** @type {HTMLElement[]} */
+  let columns = [];
+  /** @type {HTMLTableRowElement[]} */
+  let lines = [];
+  /** Of the tokens that it is made for. @type {string[]} */
+  let names = [];
+  return { set, write };
+
+  function make() {
+    names = chosen.names;
+    columns = names.map(() => h("div", { class: "column" }, bars.map((name) => h("i", { class: name }))));
+    lines = rows.map((name) => {
+      const line = rowOf("", names.map(() => ""));
+      line.className = name;
+      return line;
+    });
+    const isOther = (/** @type {number} */ at) => at >= names.length - chosen.others.length;
+    const named = made?.(columns) ?? names.map((name) => h("span", {}, bare(name)));
+    const heads = named.map((head, at) => columnHead(head, { class: isOther(at) && "others" }));
+    fill(chart, h("div", { class: "plot" }, columns), h("table", {
+      "aria-label": label, class: names.length >= CROWDED && "crowded",
+    }, h("thead", {}, h("tr", {}, h("td"), heads)), h("tbody", {}, lines)));
+  }
+
+  /**
+   * Sets the columns' numbers that the style sheet reads, for the tokens that there are now; gives the columns.
+   * @param {Record<string, number[]>} numbers one a token
+   */
+  function set(numbers = {}) {
+    if (names !== chosen.names) make();
+    for (const [name, values] of Object.entries(numbers)) {
+      columns.forEach((column, at) => setNumber(column, name, values[at]));
+    }
+    return columns;
+  }
 
   /**
    * @param {number} row
@@ -39,18 +64,6 @@ export function makeColumns(chart, heads, others, label, rows, bars = []) {
     lines[row].hidden = !isShown;
     [head, ...texts].forEach((text, at) => { lines[row].cells[at].textContent = text; });
   }
-
-  /** Sets the columns' numbers that the style sheet reads. @param {Record<string, number[]>} numbers one a token */
-  function set(numbers) {
-    for (const [name, values] of Object.entries(numbers)) {
-      columns.forEach((column, at) => setNumber(column, name, values[at]));
-    }
-  }
-}
-
-/** @param {string[]} names of the tokens */
-export function headsOf(names) {
-  return names.map((name) => h("span", {}, bare(name)));
 }
 
 /** A name without its quotes, for where there is little room. @param {string} name */

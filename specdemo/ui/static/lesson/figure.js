@@ -5,10 +5,9 @@
 import { fill, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { inLanguage, say } from "../view/words.js";
-import { asAt, byDefault } from "./chosen.js";
+import { asAt, byDefault, figureIn, readFrom, written } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
-import { figureIn, readFrom, written } from "./linked.js";
 import { makeMany } from "./many.js";
 import { makeOne } from "./one.js";
 import { makeParts } from "./parts.js";
@@ -99,7 +98,7 @@ function build(panel, pinned, changed) {
   function begin() {
     Object.assign(chosen, byDefault());
     base = { chosen: byDefault(), token: null };
-    anew();
+    change();
     allowTaking();
   }
 
@@ -142,15 +141,9 @@ function build(panel, pinned, changed) {
     const found = placeAt(token);
     if (!token || !found) return false;
     Object.assign(chosen, asAt(token, found));
-    anew();
+    change();
     base = { chosen: { ...chosen, shaping: { ...chosen.shaping } }, token };
     return true;
-  }
-
-  /** Draws everything anew, when there are other tokens. */
-  function anew() {
-    for (const section of [pull, parts, one, many, two]) section.build();
-    change();
   }
 
   /** Draws everything. @param {boolean} [isPulled] whether a bar is in somebody's hand: the scale stays */
@@ -160,15 +153,15 @@ function build(panel, pinned, changed) {
     trial = trialOf(shaped(raw.p, shaping, done), shaped(raw.q, shaping, done), mistakes, raw);
     if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
-    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
-      plot.dataset.top = inLanguage(String(top));
-    }
     switches.draw(trial);
     pull.draw(trial, top);
     parts.draw(trial);
     drawOne();
     many.draw(trial);
     two.draw(trial);
+    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".lesson > :not(.told) .plot"))) {
+      plot.dataset.top = inLanguage(String(top));
+    }
     drawLead();
   }
 

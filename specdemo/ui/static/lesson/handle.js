@@ -15,7 +15,7 @@ const LEAP = 0.1; // with Page Up and Page Down
  */
 
 /**
- * The caller tells its name and its value's text.
+ * The caller tells its name, and by `tell` its value, when that has changed, with the text for it.
  * @param {HTMLElement} handle
  * @param {Grip} grip
  */
@@ -57,6 +57,14 @@ export function makeHandle(handle, { upright, length, read, write, grasped, rele
     write(within(to));
     released?.();
   });
+
+  return { handle, tell };
+
+  /** @param {string} text */
+  function tell(text) {
+    handle.setAttribute("aria-valuenow", read().toFixed(3));
+    handle.setAttribute("aria-valuetext", text);
+  }
 
   /** @param {string} key */
   function target(key) {

@@ -4,12 +4,11 @@
 import { fill, find, h, within, write } from "../view/dom.js";
 import { fixed, grouped, pValue } from "../view/format.js";
 import { say } from "../view/words.js";
-import { headsOf, inColumn, keyOf, makeColumns } from "./columns.js";
+import { inColumn, keyOf, makeColumns } from "./columns.js";
 import { compared, draw as drawInto, freedomOf, noCounts, randomNumbers } from "./draws.js";
 import { sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
-/** @import { Columns } from "./columns.js" */
 /** @import { Comparison, Counts } from "./draws.js" */
 /** @import { Trial } from "./identity.js" */
 
@@ -39,8 +38,8 @@ const LIKELY = 0.001; // and the one from which nothing is said against it
 export function makeMany(panel, section, chosen) {
   fill(section, content());
   const part = within(section);
-  /** @type {Columns} */
-  let columns;
+  const bars = ["kept", "added", "formula", "of-p"];
+  const columns = makeColumns(part(".chart"), chosen, say("figure.many.table"), ["share", "p"], bars);
   /** What is drawn from. @type {Trial} */
   let trial;
   let seed = 0; // of the last 10,000
@@ -48,14 +47,7 @@ export function makeMany(panel, section, chosen) {
   let counts = null;
   let drawing = 0; // the number of the drawing that goes on
   part(".draw-many").addEventListener("click", drawMany);
-  return { build, draw };
-
-  /** Makes the columns, when there are other tokens. */
-  function build() {
-    const { names, others } = chosen;
-    const bars = ["kept", "added", "formula", "of-p"];
-    columns = makeColumns(part(".chart"), headsOf(names), others.length, say("figure.many.table"), ["share", "p"], bars);
-  }
+  return { draw };
 
   /** @param {Trial} other another one, from which nothing has been drawn */
   function draw(other) {
@@ -92,8 +84,8 @@ export function makeMany(panel, section, chosen) {
     const { out, p } = trial;
     const shares = (/** @type {number[]} */ some) => some.map((count) => count / DRAWS);
     const { accepted, replaced } = counts ?? noCounts(out.length);
-    columns.set({ kept: shares(accepted), added: shares(replaced), formula: out, due: p });
-    columns.columns.forEach((column, at) => { find(column, ".formula").hidden = out[at] < 0.0005; });
+    const drawn = columns.set({ kept: shares(accepted), added: shares(replaced), formula: out, due: p });
+    drawn.forEach((column, at) => { find(column, ".formula").hidden = out[at] < 0.0005; });
     const written = shares(accepted.map((count, at) => count + replaced[at]));
     columns.write(0, say("figure.many.share"), counts ? inColumn(written) : out.map(() => "–"));
     columns.write(1, say("figure.many.target"), inColumn(p));

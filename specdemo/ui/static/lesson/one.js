@@ -1,7 +1,7 @@
 // @ts-check
 // One draft of the figure, judged: the random number u against the threshold, and the one that draws a replacement.
 
-import { fill, find, h, within, write } from "../view/dom.js";
+import { fill, find, h, update, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { belowOne, draftOf, draftsGreedily, weightsOf } from "./chosen.js";
@@ -26,7 +26,8 @@ const content = () => [
   h("p", { class: "outcome-of-one", role: "status" }, h("b"), " ", h("span")),
   h("div", { class: "replacing" },
     h("p", { class: "from" }),
-    h("div", { class: "strip replacements" }, h("i", { class: "u", "aria-label": say("figure.one.other_name") }))),
+    h("div", { class: "strip replacements" },
+      h("div", { class: "pieces" }), h("i", { class: "u", "aria-label": say("figure.one.other_name") }))),
 ];
 const SEED = 10_000; // of the drafts that are drawn one by one; the seeds of the many are smaller
 const ROOM = 0.2; // of a strip, which a word needs
@@ -41,31 +42,24 @@ export function makeOne(panel, section, chosen, drafted) {
   fill(section, content());
   const part = within(section);
   const strips = { verdicts: part(".verdicts"), replacements: part(".replacements") };
-  const handles = { u: find(strips.verdicts, ".u"), other: find(strips.replacements, ".u") };
   const dice = randomNumbers(SEED);
   /** What is drafted from. @type {Trial} */
   let trial;
-  for (const [name, strip] of /** @type {const} */ ([["u", strips.verdicts], ["other", strips.replacements]])) {
-    makeHandle(handles[name], {
-      upright: false,
-      length: () => strip.getBoundingClientRect().width,
-      read: () => chosen[name],
-      write: (value) => {
-        chosen[name] = belowOne(value);
-        drafted();
-      },
-    });
-  }
+  const handleOf = (/** @type {"u" | "other"} */ name, /** @type {HTMLElement} */ strip) => makeHandle(find(strip, ".u"), {
+    upright: false,
+    length: () => strip.getBoundingClientRect().width,
+    read: () => chosen[name],
+    write: (value) => {
+      chosen[name] = belowOne(value);
+      drafted();
+    },
+  });
+  const handles = { u: handleOf("u", strips.verdicts), other: handleOf("other", strips.replacements) };
   part(".draw-one").addEventListener("click", () => {
     Object.assign(chosen, { draft: pick(trial.drawn, dice()), u: dice(), other: dice() });
     drafted();
   });
-  return { build, draw };
-
-  /** Makes the places of the replacements, when there are other tokens. */
-  function build() {
-    fill(strips.replacements, chosen.order.map(({ name = "" }) => h("span", {}, bare(name))), handles.other);
-  }
+  return { draw };
 
   /** @param {Trial} shown */
   function draw(shown) {
@@ -98,9 +92,9 @@ export function makeOne(panel, section, chosen, drafted) {
       setNumber(part(".judging"), "u", u);
       write(part(".accept"), accept[at] > ROOM ? say("figure.one.accept") : "");
       write(part(".reject"), 1 - accept[at] > ROOM ? say("figure.one.reject") : "");
-      handles.u.hidden = part(".u-value").hidden = greedy;
+      handles.u.handle.hidden = part(".u-value").hidden = greedy;
       const short = { value: fixed(u, 3) };
-      tellValue(handles.u, u, isAccepted ? say("figure.one.u_accepted", short) : say("figure.one.u_rejected", short));
+      handles.u.tell(isAccepted ? say("figure.one.u_accepted", short) : say("figure.one.u_rejected", short));
       write(part(".u-value span"), say("figure.one.u", short));
     }
 
@@ -112,13 +106,11 @@ export function makeOne(panel, section, chosen, drafted) {
       const drawnToken = { value: fixed(other, 3), token: names[replaces] };
       write(part(".from"), say(chosen.done === NEUTRAL ? from : byIds, { ...words, ...drawnToken }));
       setNumber(strips.replacements, "u", other);
-      parts.forEach((share, index) => {
-        const piece = /** @type {HTMLElement} */ (strips.replacements.children[index]);
-        setNumber(piece, "share", share);
-        piece.hidden = share === 0;
-        piece.classList.toggle("drawn", index === ofPart);
-      });
-      tellValue(handles.other, other, say("figure.one.other_value", drawnToken));
+      update(part(".pieces"), parts.map((share, index) => {
+        const looks = { hidden: share === 0, class: index === ofPart && "drawn", "--share": share.toFixed(5) };
+        return h("span", looks, bare(order[index].name ?? ""));
+      }));
+      handles.other.tell(say("figure.one.other_value", drawnToken));
     }
 
     function outcome() {
@@ -137,14 +129,4 @@ export function makeOne(panel, section, chosen, drafted) {
       return p[at] > proposed ? say("figure.one.more", numbers) : say("figure.one.less", numbers);
     }
   }
-}
-
-/**
- * @param {HTMLElement} handle
- * @param {number} value
- * @param {string} text
- */
-function tellValue(handle, value, text) {
-  handle.setAttribute("aria-valuenow", value.toFixed(3));
-  handle.setAttribute("aria-valuetext", text);
 }

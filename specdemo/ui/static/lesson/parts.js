@@ -2,15 +2,14 @@
 // What comes out by formula: of each token the part that comes as an accepted draft, and the part that comes as a
 // replacement.
 
-import { fill, h, within, write } from "../view/dom.js";
+import { fill, h, update, within, write } from "../view/dom.js";
 import { addends } from "../view/recompute.js";
 import { inLanguage, say } from "../view/words.js";
-import { headsOf, keyOf, makeColumns, setNumber } from "./columns.js";
+import { keyOf, makeColumns } from "./columns.js";
 import { isExact } from "./identity.js";
 import { sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
-/** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 
 const content = () => [
@@ -30,18 +29,9 @@ const content = () => [
 export function makeParts(section, chosen) {
   fill(section, content());
   const part = within(section);
-  /** @type {Columns} */
-  let columns;
-  return { build, draw };
-
-  /** Makes the columns, when there are other tokens. */
-  function build() {
-    const { names, others } = chosen;
-    const rows = ["of-kept", "of-added", "sum", "excess"];
-    const heads = headsOf(names);
-    columns = makeColumns(part(".chart"), heads, others.length, say("figure.parts.table"), rows, ["kept", "added", "due"]);
-    fill(part(".area"), ["kept", "added"].map((kind) => names.map((name) => h("i", { class: kind, title: name }))));
-  }
+  const rows = ["of-kept", "of-added", "sum", "excess"];
+  const columns = makeColumns(part(".chart"), chosen, say("figure.parts.table"), rows, ["kept", "added", "due"]);
+  return { draw };
 
   /** @param {Trial} trial */
   function draw(trial) {
@@ -56,9 +46,9 @@ export function makeParts(section, chosen) {
     columns.write(1, exact ? say("figure.parts.replaced") : say("figure.parts.replaced_off"), row(1));
     columns.write(2, exact ? say("figure.parts.out") : say("figure.parts.out_off"), row(2));
     columns.write(3, say("figure.parts.excess_off"), excess, !exact);
-    [...part(".area").children].forEach((piece, at) => {
-      if (piece instanceof HTMLElement) setNumber(piece, "share", [...accepted, ...replaced][at]);
-    });
+    const pieces = Object.entries({ kept: accepted, added: replaced });
+    update(part(".area"), pieces.map(([kind, shares]) => shares.map((share, at) => (
+      h("i", { class: kind, title: chosen.names[at], "--share": share.toFixed(5) })))));
     const [kept, missing] = addends(1, rate);
     part(".area").setAttribute("aria-label", say("figure.parts.area", { rate: kept, mass: missing }));
     const lied = chosen.mistakes.has("told") && !exact;

@@ -11,7 +11,6 @@ import { makeHandle } from "./handle.js";
 import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 
 /** @import { Chosen, Which } from "./chosen.js" */
-/** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 /** @import { Shaping } from "./shaping.js" */
 
@@ -41,9 +40,8 @@ const FILTERS = [
 export function makePull(section, chosen, { changed, drafted }) {
   fill(section, content());
   const part = within(section);
-  /** @type {Columns} */
-  let columns;
-  /** @type {{ which: Which, at: number, bar: HTMLElement, raw: HTMLElement, handle: HTMLElement }[]} */
+  const columns = makeColumns(part(".chart"), chosen, say("figure.pull.table"), ["p", "q", "told"], [], made);
+  /** @type {{ which: Which, at: number, bar: HTMLElement, raw: HTMLElement, handle: HTMLElement, tell: (text: string) => void }[]} */
   let bars = [];
   /** @type {HTMLButtonElement[]} */
   let choices = [];
@@ -51,14 +49,14 @@ export function makePull(section, chosen, { changed, drafted }) {
   let lies = [];
   let top = 1; // of the bars' scale
   fill(part(".shaping"), FILTERS.map(slider));
-  return { build, draw, markDraft };
+  return { draw, markDraft };
 
-  /** Makes the columns, when there are other tokens. */
-  function build() {
+  /** @param {HTMLElement[]} made new ones; gives their heads */
+  function made(made) {
     lies = [];
     choices = chosen.names.map(choice);
-    columns = makeColumns(part(".chart"), choices, chosen.others.length, say("figure.pull.table"), ["p", "q", "told"]);
-    bars = columns.columns.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
+    bars = made.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
+    return choices;
   }
 
   /**
@@ -87,7 +85,7 @@ export function makePull(section, chosen, { changed, drafted }) {
     const lie = which === "q" ? lies[at] = h("i", { class: "told" }) : null;
     append(column, [h("div", { class: `side ${which}` }, bar, raw, handle, lie)]);
     let before = chosen.raw[which]; // the bars as they were when this one was taken
-    makeHandle(handle, {
+    const { tell } = makeHandle(handle, {
       upright: true,
       length: () => column.getBoundingClientRect().height / top,
       read: () => chosen.raw[which][at],
@@ -99,7 +97,7 @@ export function makePull(section, chosen, { changed, drafted }) {
       grasped: () => { before = chosen.raw[which]; },
       released: () => changed(),
     });
-    return { which, at, bar, raw, handle };
+    return { which, at, bar, raw, handle, tell };
   }
 
   /** @param {typeof FILTERS[number]} filter */
@@ -126,17 +124,16 @@ export function makePull(section, chosen, { changed, drafted }) {
 
   /** @param {Trial} trial */
   function drawBars({ p, drawn, told }) {
+    columns.set();
     const after = { p, q: drawn };
-    for (const { which, at, bar, raw: outline, handle } of bars) {
+    for (const { which, at, bar, raw: outline, handle, tell } of bars) {
       const [value, result] = [chosen.raw[which][at], after[which][at]];
       const differs = Math.abs(value - result) > 0.0005;
       setNumber(bar, "value", result);
       setNumber(outline, "value", value);
       outline.hidden = !differs;
       setNumber(handle, "value", value);
-      handle.setAttribute("aria-valuenow", value.toFixed(3));
-      const text = differs ? say("figure.pull.shaped", { value: fixed(value, 3), shaped: fixed(result, 3) }) : fixed(value, 3);
-      handle.setAttribute("aria-valuetext", text);
+      tell(differs ? say("figure.pull.shaped", { value: fixed(value, 3), shaped: fixed(result, 3) }) : fixed(value, 3));
     }
     const lied = chosen.mistakes.has("told");
     lies.forEach((mark, at) => {

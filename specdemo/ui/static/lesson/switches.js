@@ -8,18 +8,10 @@ import { MISTAKES, isExact } from "./identity.js";
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
 
-/** The keys of their words. @type {Record<Mistake, [name: string, why: string]>} */
-export const MISTAKE_WORDS = {
-  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
-  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
-  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
-  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
-};
-
 /** A button for each mistake. @param {(mistake: Mistake) => void} turn */
 export function switchesOf(turn) {
   return MISTAKES.map((mistake) => (
-    h("button", { "data-mistake": mistake, onclick: () => turn(mistake) }, say(MISTAKE_WORDS[mistake][0]))));
+    h("button", { "data-mistake": mistake, onclick: () => turn(mistake) }, say(`figure.mistakes.${mistake}.name`))));
 }
 
 /**
@@ -54,7 +46,7 @@ export function makeSwitches(panel, chosen, changed) {
   function draw(trial) {
     const made = MISTAKES.filter((mistake) => chosen.mistakes.has(mistake));
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(made.includes(MISTAKES[at]))));
-    const sentences = made.length ? made.map((mistake) => say(MISTAKE_WORDS[mistake][1])) : [say("figure.mistakes.none")];
+    const sentences = made.length ? made.map((mistake) => say(`figure.mistakes.${mistake}.why`)) : [say("figure.mistakes.none")];
     panel.toggleAttribute("data-mistaken", made.length > 0);
     if (made.length && isExact(trial)) sentences.push(say("figure.mistakes.harmless"));
     const shown = [...whys.children].map(({ textContent }) => textContent).join();

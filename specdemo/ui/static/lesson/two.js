@@ -6,13 +6,12 @@ import { fill, find, h, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { addends } from "../view/recompute.js";
 import { say } from "../view/words.js";
-import { headsOf, inColumn, keyOf, makeColumns, setNumber } from "./columns.js";
+import { inColumn, keyOf, makeColumns, setNumber } from "./columns.js";
 import { randomNumbers } from "./draws.js";
 import { isExact, pick, secondOf, twoOf } from "./identity.js";
 import { sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
-/** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 
 const ofParts = () => [
@@ -47,8 +46,11 @@ export function makeTwo(parts, story, chosen, changed) {
   const dice = () => ({ first: random(), u: random(), second: random(), uOfSecond: random(), last: random() });
   let drawn = dice();
   let isAgain = false; // whether the second guess is judged by p, as if there had been no first one
-  /** @type {{ parts: Columns, left: Columns }} */
-  let columns;
+  const rows = ["of-kept", "of-second", "of-added", "sum"];
+  const columns = {
+    parts: makeColumns(find(parts, ".chart"), chosen, say("figure.two.table"), rows, ["kept", "second", "added", "due"]),
+    left: makeColumns(find(story, ".chart"), chosen, say("figure.two.table_left"), ["left-p", "left-q"], ["of-p", "of-q"]),
+  };
   /** Without a second guess. @type {Trial} */
   let trial;
   const wrong = find(parts, "button");
@@ -61,22 +63,11 @@ export function makeTwo(parts, story, chosen, changed) {
     drawn = dice();
     show();
   });
-  return { build, draw, distance };
+  return { draw, distance };
 
   /** From p, by the mistake that is put in here; 0 without it. */
   function distance() {
     return isAgain && !parts.hidden ? twoOf(trial, chosen.raw.q, true).distance : 0;
-  }
-
-  /** Makes the columns, when there are other tokens. */
-  function build() {
-    const { names, others } = chosen;
-    const made = (/** @type {HTMLElement} */ section, /** @type {string} */ label, /** @type {string[]} */ rows, /** @type {string[]} */ bars) => (
-      makeColumns(find(section, ".chart"), headsOf(names), others.length, label, rows, bars));
-    columns = {
-      parts: made(parts, say("figure.two.table"), ["of-kept", "of-second", "of-added", "sum"], ["kept", "second", "added", "due"]),
-      left: made(story, say("figure.two.table_left"), ["left-p", "left-q"], ["of-p", "of-q"]),
-    };
   }
 
   /**
@@ -129,10 +120,10 @@ export function makeTwo(parts, story, chosen, changed) {
     const { names } = chosen;
     const { at, isAccepted } = firstOf();
     const next = secondOf(trial, at, chosen.raw.q, isAgain);
+    columns.left.set({ p: next.p, q: next.drawn });
     const plot = find(story, ".plot");
     plot.dataset.top = "1";
     setNumber(plot, "top", 1);
-    columns.left.set({ p: next.p, q: next.drawn });
     write(find(story, ".whose-p span"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
     columns.left.write(0, isAgain ? say("figure.two.whole_p") : say("figure.two.row_p"), inColumn(next.p));
     write(find(story, ".whose-q span"), say(isNext() ? "figure.two.next_q" : "figure.two.left_q"));

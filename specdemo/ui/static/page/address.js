@@ -130,12 +130,7 @@ export function makeAddress(start, beside, left) {
     const search = whole.toString();
     const url = `${location.pathname}${search ? `?${search}` : ""}${location.hash}`;
     if (url === `${location.pathname}${location.search}${location.hash}`) return;
-    try {
-      if (replace) history.replaceState(history.state, "", url);
-      else history.pushState(null, "", url);
-    } catch {
-      // In some frames, and after too many changes, a browser does not allow it. Then it stays as it is.
-    }
+    put(url, replace);
   }
 
   // The earlier run is shown by opening its address again.
@@ -177,9 +172,17 @@ export function mark(name, value) {
   if (address.searchParams.get(name) === value) return;
   if (value === null) address.searchParams.delete(name);
   else address.searchParams.set(name, value);
+  put(address, true);
+}
+
+/**
+ * In some frames, and after too many changes, a browser does not allow it. Then it stays as it is.
+ * @param {string | URL} url
+ * @param {boolean} replace
+ */
+function put(url, replace) {
   try {
-    history.replaceState(history.state, "", address);
-  } catch {
-    // In some frames, and after too many changes, a browser does not allow it.
-  }
+    if (replace) history.replaceState(history.state, "", url);
+    else history.pushState(null, "", url);
+  } catch { /* as it is */ }
 }

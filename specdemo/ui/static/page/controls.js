@@ -153,12 +153,8 @@ export function watchControls({ copy, run, stop, save, reply, open, record }) {
       unfold("examples", false);
       if (matchMedia(OVER).matches) unfold("settings", false);
     }
-    if (target.closest("button#go")) run();
-    if (target.closest("button#reply")) reply();
-    if (target.closest("button#end")) stop();
-    if (target.closest("button#save")) save();
-    if (target.closest("button#copy")) copy();
-    if (target.closest("button#open")) open();
+    const actions = { go: run, reply, end: stop, save, copy, open };
+    for (const [name, act] of Object.entries(actions)) if (target.closest(`button#${name}`)) act();
     const recorded = target.closest("#recorded button");
     if (recorded instanceof HTMLElement) record(recorded.dataset.trace ?? "");
   }

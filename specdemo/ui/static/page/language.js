@@ -3,6 +3,7 @@
 // there is, else English. The server does not know what was chosen before, so it is put into the address. The page is
 // then loaded again and shows the same run and measurements, which the server keeps by their names.
 
+import { keep, recall } from "../view/dom.js";
 import { say, speak } from "../view/words.js";
 
 export const KEPT = "specdemo.language"; // where a choice is kept in the browser
@@ -18,7 +19,7 @@ export async function prepare(folder, languages) {
   const address = new URL(location.href);
   const asked = known(languages, [address.searchParams.get(NAME)]);
   const usual = known(languages, navigator.languages) ?? languages[0];
-  const tag = asked ?? known(languages, [inStorage(() => localStorage.getItem(KEPT))]) ?? usual;
+  const tag = asked ?? known(languages, [recall("localStorage", KEPT)]) ?? usual;
   if (!asked && tag !== usual) {
     go(tag); // the server has written its words in the usual one
     return new Promise(() => {});
@@ -38,18 +39,17 @@ export function offerLanguages(control, leave) {
   select.value = document.documentElement.lang;
   select.setAttribute("aria-label", say("view.language"));
   select.addEventListener("change", async () => {
-    const held = JSON.stringify(await leave());
-    inStorage(() => localStorage.setItem(KEPT, select.value));
-    inStorage(() => sessionStorage.setItem(HELD, held));
+    keep("localStorage", KEPT, select.value);
+    keep("sessionStorage", HELD, await leave()); // else the address alone says what is shown
     go(select.value);
   });
 }
 
 /** What `leave` gave where the page was loaded again for another language, else null. */
 export function takeHeld() {
-  const held = inStorage(() => sessionStorage.getItem(HELD));
-  inStorage(() => sessionStorage.removeItem(HELD));
-  return JSON.parse(held ?? "null");
+  const held = recall("sessionStorage", HELD);
+  keep("sessionStorage", HELD, null);
+  return held;
 }
 
 /**
@@ -69,17 +69,4 @@ function go(tag) {
  */
 function known(languages, tags) {
   return tags.map((tag) => (tag ?? "").toLowerCase().split("-")[0]).find((tag) => languages.includes(tag));
-}
-
-/**
- * What the browser's storage answers; null in a frame without one, where the address alone says what is shown.
- * @template T
- * @param {() => T} act
- */
-function inStorage(act) {
-  try {
-    return act();
-  } catch {
-    return null;
-  }
 }

@@ -15,7 +15,7 @@ import { sentenceOf } from "../traces/traces.js";
 export function makeNotice(page, markWrong) {
   const line = find(page, '[data-testid="notice"]');
   const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
-  return { show, refuse, lost, forgetLost, forgetError };
+  return { show, refuse, forgetLost, forgetError };
 
   /** @param {Told} told */
   function show({ kind, text, share }) {
@@ -26,14 +26,9 @@ export function makeNotice(page, markWrong) {
     markWrong(kind === "error" ? text : "");
   }
 
-  /** @param {unknown} error or the sentence that tells of it */
+  /** @param {unknown} error or the sentence that says what is wrong */
   function refuse(error) {
     show({ kind: "error", text: sentenceOf(error), share: null });
-  }
-
-  /** The server cannot be reached. */
-  function lost() {
-    refuse(say("traces.lost"));
   }
 
   /** It can be reached again. Returns whether the line said that it cannot. */

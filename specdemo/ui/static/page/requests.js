@@ -3,12 +3,11 @@
 // and can be stopped, a trace that is opened, an earlier turn.
 
 import { find } from "../view/dom.js";
-import { follow } from "../runs/following.js";
-import { TRIES, ask, sentenceOf } from "../traces/traces.js";
+import { TRIES, ask, follow, sentenceOf } from "../traces/traces.js";
 import { say } from "../view/words.js";
 import { controlsHold } from "./controls.js";
 
-/** @import { Following } from "../runs/following.js" */
+/** @import { Following } from "../traces/traces.js" */
 /** @import { Measurement, PageMessage } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Notice } from "./notice.js" */
@@ -187,7 +186,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
           measuring = null;
           return then();
         }
-        if (!isGone || !measured) return notice.lost();
+        if (!isGone || !measured) return notice.refuse(say("traces.lost"));
         measuring = null;
         takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
       },

@@ -87,7 +87,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   /** The server tells no more of it. @param {boolean} isGone whether it has it no more; else it cannot be reached */
   function lost(isGone) {
     if (isGone) notice.refuse(say("view.gone"));
-    else notice.lost();
+    else notice.refuse(say("traces.lost"));
     // What there is can be played. If more of it comes, it goes on.
     if (!restore()) {
       run.end();

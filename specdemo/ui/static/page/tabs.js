@@ -2,7 +2,7 @@
 // The tabs over the stage: each shows one view of the run. A view is told of the run when it becomes visible,
 // and again when the run changes while it is.
 
-import { around, find } from "../view/dom.js";
+import { find, neighbour } from "../view/dom.js";
 import { isGoingOn } from "../runs/measuring.js";
 import { say } from "../view/words.js";
 
@@ -27,7 +27,7 @@ export function makeTabs(page, selected, panels) {
   let known = null;
   /** @type {Measurement | null} */
   let measured = null;
-  list.addEventListener("click", onClick);
+  for (const button of buttons) button.addEventListener("click", () => select(button.dataset.tab ?? "text"));
   list.addEventListener("keydown", onKey);
   select("text");
   return { select, show, take };
@@ -70,17 +70,11 @@ export function makeTabs(page, selected, panels) {
     return measured !== null && isGoingOn(measured.state);
   }
 
-  /** @param {MouseEvent} event */
-  function onClick({ target }) {
-    const button = around(target, "[role=tab]");
-    if (button) select(button.dataset.tab ?? "text");
-  }
-
   /** @param {KeyboardEvent} event */
-  function onKey({ key, target }) {
-    const at = buttons.indexOf(/** @type {HTMLElement} */ (target));
-    const next = { ArrowRight: buttons[at + 1], ArrowLeft: buttons[at - 1] }[key];
-    if (at < 0 || !next) return;
+  function onKey(event) {
+    const next = neighbour(event, buttons, ["ArrowLeft", "ArrowRight"]);
+    if (!next) return;
+    event.preventDefault();
     select(next.dataset.tab ?? "text");
     next.focus();
   }

@@ -3,11 +3,11 @@
 // uses one.
 
 import {
-  LINES, apartInWords, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, pointsInWords, rowInWords,
-  rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
+  LINES, MEASURES, apartInWords, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor,
+  pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
-import { around, fill, h, svg, within } from "../view/dom.js";
-import { isTree } from "../view/run.js";
+import { around, fill, h, neighbour, svg, within } from "../view/dom.js";
+
 import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
@@ -109,7 +109,7 @@ export function makeGamma(panel, server) {
     const news = JSON.stringify([run.whose, run.complete, run.outcome, run.setting?.conditions, own, points, conditions]);
     if (news === drawn) return;
     drawn = news;
-    measuring.describe(run.rounds.some(isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
+    measuring.describe(run.rounds.some(({ isTree }) => isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
     measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
@@ -181,14 +181,11 @@ export function makeGamma(panel, server) {
 
   /** @param {KeyboardEvent} event */
   function onKey(event) {
-    const last = rows.length - 1;
-    /** @type {Record<string, number>} */
-    const steps = { ArrowDown: tabStop + 1, ArrowUp: tabStop - 1, Home: 0, End: last };
-    const to = steps[event.key];
-    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    const next = neighbour(event, [...body.querySelectorAll("button")], ["ArrowUp", "ArrowDown"]);
+    if (!next) return;
     event.preventDefault();
-    setTabStop(Math.min(Math.max(to, 0), last));
-    buttonOf(tabStop)?.focus();
+    setTabStop(Number(next.dataset.gamma));
+    next.focus();
   }
 
   /** @param {number} gamma */
@@ -225,16 +222,14 @@ function drawRow(row) {
   const use = say("gamma.use", { length: nameOf(gamma) });
   const button = h("button", { tabindex: -1, "data-gamma": gamma, title: use, "aria-label": use },
     gamma === 0 ? say("gamma.alone") : String(gamma));
-  const { interval, seenInterval, ...cells } = cellsOf(row);
-  const best = row.best && `speedup${row.best === "seen" ? "Seen" : "Measured"}`;
-  const drawn = Object.entries(cells).map(([name, text]) => {
-    const isThisRun = isOwn && row.point && name.endsWith("Seen") && text !== "–";
-    return h("td", { "data-column": name }, text,
-      small(isThisRun ? say("gamma.ownMeasured") : ""),
-      small(name === "speedupSeen" && seenInterval ? `(${seenInterval})` : ""),
-      name === best ? h("b", {}, STAR) : null,
-      small(name === "speedupMeasured" && interval ? `(${interval})` : ""));
-  });
+  const drawn = MEASURES.flatMap((measure) => LINES.map((line) => {
+    const { text, interval } = cellOf(row, measure, line);
+    const isThisRun = isOwn && row.point && line === "seen" && text !== "–";
+    const star = measure === "speedup" && line === row.best ? h("b", {}, STAR) : null;
+    const ends = small(interval && `(${interval})`);
+    return h("td", { "data-column": `${measure}-${line}` }, text,
+      small(isThisRun ? say("gamma.ownMeasured") : ""), line === "seen" ? [ends, star] : [star, ends]);
+  }));
   const line = rowOf([button, isOwn ? h("small", {}, say("gamma.thisRun")) : null], drawn);
   line.dataset.row = String(gamma);
   line.toggleAttribute("data-own", isOwn);
@@ -249,68 +244,51 @@ function drawRow(row) {
  */
 function drawChart(rows, measure, width, height) {
   const scale = scaleOf(rows, measure, width, height);
-  const chart = svg("svg", { width, height, "aria-hidden": "true" }); // the table has the same
-  drawAxes(chart, scale, measure);
-  for (const row of rows) if (row.isOwn) drawOwn(chart, row, scale);
-  chart.append(svg("path", { class: "band", d: bandOf(rows, measure, scale) }));
-  for (const line of /** @type {Line[]} */ (["formula", "seen"])) {
-    chart.append(svg("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
-  }
-  for (const { x, low, high } of intervalsOf(rows, measure, scale)) {
-    chart.append(svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
-  }
-  for (const { x, y } of marksOf(rows, measure, "measured", scale)) {
-    chart.append(svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));
-  }
-  if (measure === "speedup") drawBest(chart, rows, scale);
-  for (const row of rows) chart.append(drawColumn(row, scale));
-  return chart;
+  const marks = (/** @type {Line} */ line, some = rows) => marksOf(some, measure, line, scale);
+  const lines = /** @type {Line[]} */ (["formula", "seen"]);
+  return svg("svg", { width, height, "aria-hidden": "true" }, // the table has the same
+    axes(rows, scale, measure),
+    rows.filter(({ isOwn }) => isOwn).map((row) => ownLine(row, scale)),
+    svg("path", { class: "band", d: bandOf(rows, measure, scale) }),
+    lines.map((line) => svg("path", { class: line, d: pathThrough(marks(line)) })),
+    intervalsOf(rows, measure, "measured", scale).map(({ x, low, high }) => (
+      svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }))),
+    marks("measured").map(({ x, y }) => svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })),
+    measure === "speedup" ? rows.map((row) => row.best && marks(row.best, [row]).map(({ x, y }) => (
+      svg("path", { class: `best ${row.best}`, d: starAt(x, y) })))) : [],
+    rows.map((row) => column(row, scale)));
 }
 
 /**
- * @param {SVGElement} chart
+ * @param {Row[]} rows
  * @param {Scale} scale
  * @param {Measure} measure
  */
-function drawAxes(chart, scale, measure) {
+function axes(rows, scale, measure) {
   const { left, right, floor, ceiling } = scale;
-  for (const tick of scale.ticks) {
-    const isOne = measure === "speedup" && tick === 1;
-    chart.append(svg("path", { class: isOne ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }));
-    const at = { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" };
-    chart.append(svg("text", at, inLanguage(String(tick))));
-  }
-  for (let gamma = 0; gamma * scale.column < right - left - 1; gamma += scale.column < 22 ? 2 : 1) {
-    chart.append(svg("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));
-  }
-  const middle = (left + right) / 2;
-  chart.append(svg("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, say("gamma.axis")));
-  chart.append(svg("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }));
+  const numbered = rows.map(({ gamma }) => gamma).filter((gamma) => scale.column >= 22 || gamma % 2 === 0);
+  return [
+    scale.ticks.map((tick) => [
+      svg("path", { class: measure === "speedup" && tick === 1 ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }),
+      svg("text", { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" }, inLanguage(String(tick))),
+    ]),
+    numbered.map((gamma) => svg("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma))),
+    svg("text", { x: (left + right) / 2, y: floor + 33, "text-anchor": "middle" }, say("gamma.axis")),
+    svg("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }),
+  ];
 }
 
 /**
- * @param {SVGElement} chart
  * @param {Row} row
  * @param {Scale} scale
  */
-function drawOwn(chart, { gamma }, scale) {
+function ownLine({ gamma }, scale) {
   const x = scale.x(gamma);
-  chart.append(svg("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }));
   const at = { x, y: scale.ceiling - 9, "text-anchor": gamma < 3 ? "start" : gamma > 13 ? "end" : "middle" };
-  chart.append(svg("text", at, say("gamma.own", { length: nameOf(gamma) })));
-}
-
-/**
- * @param {SVGElement} chart
- * @param {Row[]} rows
- * @param {Scale} scale
- */
-function drawBest(chart, rows, scale) {
-  for (const row of rows) {
-    for (const { x, y } of row.best ? marksOf([row], "speedup", row.best, scale) : []) {
-      chart.append(svg("path", { class: `best ${row.best}`, d: starAt(x, y) }));
-    }
-  }
+  return [
+    svg("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }),
+    svg("text", at, say("gamma.own", { length: nameOf(gamma) })),
+  ];
 }
 
 /**
@@ -330,7 +308,7 @@ function starAt(x, y) {
  * @param {Row} row
  * @param {Scale} scale
  */
-function drawColumn(row, { x, column, ceiling, floor }) {
-  const box = { x: x(row.gamma) - column / 2, y: ceiling, width: column, height: floor - ceiling + 20 };
+function column(row, { x, column: width, ceiling, floor }) {
+  const box = { x: x(row.gamma) - width / 2, y: ceiling, width, height: floor - ceiling + 20 };
   return svg("rect", { class: "column", "data-gamma": row.gamma, ...box });
 }

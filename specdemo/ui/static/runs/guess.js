@@ -6,7 +6,7 @@ import { around, fill, h, within } from "../view/dom.js";
 import { apart, fixed, inQuotes, percent } from "../view/format.js";
 import { makeInspector } from "../view/inspector.js";
 import { makeReader } from "../view/reader.js";
-import { Run, acceptedIn, linked, rejectedIn, tokensOf } from "../view/run.js";
+import { Run, acceptedIn, inReadingOrder, inText, linked, rejectedIn } from "../view/run.js";
 import { columnHead, rowOf } from "../view/tables.js";
 import { makeText } from "../view/text.js";
 import { named } from "../view/textless.js";
@@ -152,12 +152,12 @@ export function makeGuess(panel, server) {
     run.rounds.push(mine);
     beside.push(its);
     reader.clear();
-    text.add(/** @type {Token[]} */ (tokensOf(mine)));
+    text.add(inReadingOrder(mine));
     text.follow();
     part(".beside").hidden = false;
     for (const [lane, round] of /** @type {const} */ ([[yours, mine], [drafters, its]])) {
       lane.clear();
-      lane.add(/** @type {Token[]} */ (tokensOf(round)));
+      lane.add(inReadingOrder(round));
     }
     const isCut = mine.draft.map(({ text: piece }) => piece).join("").length < sent.length;
     const told = [verdictInWords(mine), isCut ? say("guess.cut", { most: played.most }) : ""];
@@ -265,17 +265,9 @@ function scoreRow(who, rounds) {
   return rowOf(who, [share, count ? fixed(tokens / count, 2) : "–"]);
 }
 
-/** @param {Token} token */
-const isInText = ({ fate }) => fate !== "rejected" && fate !== "discarded";
-
 /** @param {Pick<Run, "prompt" | "rounds">} run */
 export function textOf({ prompt, rounds }) {
-  return [...prompt, ...outputOf(rounds)].map(({ text }) => text).join("");
-}
-
-/** @param {Round[]} rounds */
-function outputOf(rounds) {
-  return /** @type {Token[]} */ (rounds.flatMap((round) => tokensOf(round))).filter(isInText);
+  return [...prompt, ...rounds.flatMap(inText)].map(({ text }) => text).join("");
 }
 
 /**

@@ -2,7 +2,7 @@
 // How a hall plays: the lecturer's page asks the server for the counts while it can be seen, and draws them.
 
 import { ask } from "../traces/traces.js";
-import { append, fill, h, svg, write } from "../view/dom.js";
+import { append, fill, h, keep, recall, svg, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
@@ -29,25 +29,6 @@ function askFor(name, how) {
   return ask(`specdemo/halls/${name}`, how).then((answer) => answer.json()).catch(() => null);
 }
 
-/**
- * The hall that this page, or the one before it in this tab, has opened.
- * @returns {{ game: string, code: string, most: number } | null}
- */
-function kept() {
-  try {
-    return JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
-  } catch {
-    return null;
-  }
-}
-
-/** @param {{ game: string, code: string, most: number } | null} hall */
-function keep(hall) {
-  try {
-    sessionStorage.setItem(KEPT, JSON.stringify(hall));
-  } catch { /* a page in a frame may have nothing to keep it in; it is shown until it is left */ }
-}
-
 /** @param {HTMLElement} place */
 export function makeHall(place) {
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
@@ -55,7 +36,8 @@ export function makeHall(place) {
   const warning = h("p", { class: "warning" }, onlyHere());
   append(place, [h("h3", {}, say("guess.hall.title")), played, means, wrong, warning]);
   let isOpen = false; // as far as is known, the hall that is shown
-  let shown = kept() ?? { game: "", code: "", most: 1 };
+  /** That this page, or the one before it in this tab, has opened. @type {{ game: string, code: string, most: number }} */
+  let shown = recall("sessionStorage", KEPT) ?? { game: "", code: "", most: 1 };
   if (shown.code) show();
   return open;
 
@@ -70,7 +52,7 @@ export function makeHall(place) {
     const opened = await askFor(game, { method: "POST" }) ?? { wrong: say("traces.lost") };
     if (opened.code) {
       shown = { game, code: opened.code, most };
-      keep(shown);
+      keep("sessionStorage", KEPT, shown);
       show();
     }
     return opened;
@@ -92,7 +74,7 @@ export function makeHall(place) {
       if (counts?.players) draw(counts);
       if (counts?.wrong) {
         isOpen = false;
-        return keep(null);
+        return keep("sessionStorage", KEPT, null);
       }
     }
     setTimeout(look, PERIOD, code);

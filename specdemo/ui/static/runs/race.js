@@ -4,8 +4,8 @@
 import { fill, h, within } from "../view/dom.js";
 import { fixed, grouped } from "../view/format.js";
 import { speedInWords } from "../view/player.js";
-import { usualSpeed } from "../view/replay.js";
-import { acceptedIn, linked, msOf } from "../view/run.js";
+import { msPlayed, overAfter, usualSpeed } from "../view/replay.js";
+import { inReadingOrder, linked, msOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
@@ -15,16 +15,10 @@ import { makeMeasuring } from "./measuring.js";
 /** @import { Round, Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /**
- * A lane with its rounds on the clock: `ends` are the engine's ms at which they are over, `counts` the tokens
- * of the text by then.
- * @typedef {object} Course
- * @property {Round[]} rounds
- * @property {number[]} ends
- * @property {number[]} counts
- * @property {number} ms
- * @property {number} tokens
+ * What is said of a lane when it has finished: on its track, below it, and how that was measured.
+ * @typedef {{ came: string, speedup: string, by: string, tone: Head["tone"] }} Finish
  */
-/** @typedef {{ rounds: number, tokens: number, ms: number, finished: boolean }} Place */
+/** A lane's rounds, and the engine's ms and the tokens of all of them. @typedef {{ rounds: Round[], ms: number, tokens: number }} Course */
 
 const SPEEDS = ["1", "0.5", "0.2", "0.1"]; // of the engine
 const content = () => [
@@ -104,9 +98,10 @@ export function makeRace(panel, server, raced) {
   function prepare(arrived) {
     isNew = true;
     const [alone, drafted] = arrived.lanes;
-    const [one, other] = placesInWords(arrived.lanes);
-    lanes[0].enter(alone, one, "", "", "neutral");
-    lanes[1].enter(drafted, other, arrived.speedup, alone.tokens === drafted.tokens ? "" : say("race.perToken"), arrived.head.tone);
+    const [came, itCame] = placesInWords(arrived.lanes);
+    const by = alone.tokens === drafted.tokens ? "" : say("race.perToken");
+    lanes[0].enter(alone, { came, speedup: "", by: "", tone: "neutral" });
+    lanes[1].enter(drafted, { came: itCame, speedup: arrived.speedup, by, tone: arrived.head.tone });
     if (!isChosen) speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
     const [before, beforeOther] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
@@ -133,12 +128,14 @@ export function makeRace(panel, server, raced) {
   function play() {
     rewind();
     setPlaying(true);
-    setTime(0);
+    [time, setAt] = [0, performance.now()];
     frame = requestAnimationFrame(goOn);
   }
 
   function goOn() {
-    setTime(time + (performance.now() - setAt) * Number(speedSelect.value));
+    const now = performance.now();
+    time += (now - setAt) * Number(speedSelect.value);
+    setAt = now;
     draw(time);
     if (race && time >= lengthOf(race.lanes)) finish();
     else frame = requestAnimationFrame(goOn);
@@ -156,12 +153,6 @@ export function makeRace(panel, server, raced) {
   function playOrSkip() {
     if (playing) finish();
     else play();
-  }
-
-  /** @param {number} ms of the engine */
-  function setTime(ms) {
-    time = ms;
-    setAt = performance.now();
   }
 
   /** @param {boolean} on */
@@ -192,10 +183,9 @@ function makeLane(element, title) {
   const part = within(element);
   const text = makeText(part(".stage"));
   /** @type {Course} */
-  let course = { rounds: [], ends: [], counts: [], ms: 0, tokens: 0 };
-  let came = "";
-  let speedup = "";
-  let by = "";
+  let course = { rounds: [], ms: 0, tokens: 0 };
+  /** @type {Finish} */
+  let finish = { came: "", speedup: "", by: "", tone: "neutral" };
   let drawn = 0; // rounds
   name(title);
   return { enter, clear, draw, reserve };
@@ -219,15 +209,12 @@ function makeLane(element, title) {
 
   /**
    * @param {Lane} lane
-   * @param {string} itsPlace what is said on its track when it has finished
-   * @param {string} itsSpeedup what is said when it has finished
-   * @param {string} how it was measured
-   * @param {Head["tone"]} tone
+   * @param {Finish} said
    */
-  function enter(lane, itsPlace, itsSpeedup, how, tone) {
-    course = courseOf(lane);
-    element.dataset.tone = tone;
-    [came, speedup, by] = [itsPlace, itsSpeedup, how];
+  function enter(lane, said) {
+    finish = said;
+    course = { ...lane, rounds: lane.rounds.map((one) => linked(one)) };
+    element.dataset.tone = said.tone;
     name(lane.title);
   }
 
@@ -238,56 +225,29 @@ function makeLane(element, title) {
 
   /** @param {number} ms of the engine */
   function draw(ms) {
-    const place = placeAt(course, ms);
-    for (const { draft, next } of course.rounds.slice(drawn, place.rounds)) {
-      text.add(next ? [...draft, next] : draft);
-    }
-    drawn = place.rounds;
-    showPlace(place);
-  }
-
-  /** @param {Place} place */
-  function showPlace({ tokens, finished }) {
+    const { rounds, tokens, finished } = placeAt(course, ms);
+    for (const round of course.rounds.slice(drawn, rounds)) text.add(inReadingOrder(round));
+    drawn = rounds;
     element.dataset.finished = String(finished);
     element.style.setProperty("--ran", String(course.tokens ? tokens / course.tokens : Number(finished)));
     const soFar = say("race.soFar", { done: grouped(tokens), all: grouped(course.tokens) });
     part(".count").textContent = finished ? timeInWords(course, areServed(course.rounds)) : soFar;
-    part(".track b").textContent = finished ? came : "";
-    part(".lead b").textContent = finished ? speedup : "";
-    part(".lead span").textContent = finished && speedup ? by : "";
+    part(".track b").textContent = finished ? finish.came : "";
+    part(".lead b").textContent = finished ? finish.speedup : "";
+    part(".lead span").textContent = finished && finish.speedup ? finish.by : "";
   }
-}
-
-/**
- * @param {Lane} lane
- * @returns {Course}
- */
-export function courseOf({ rounds: wire, ms, tokens }) {
-  const rounds = wire.map((one) => linked(one));
-  const ends = [];
-  const counts = [];
-  let time = 0;
-  let count = 0;
-  for (const round of rounds) {
-    time += msOf(round);
-    count += acceptedIn(round) + (round.next ? 1 : 0);
-    ends.push(Math.min(time, ms));
-    counts.push(count);
-  }
-  if (rounds.length) ends[rounds.length - 1] = ms; // the rounds' own times are rounded
-  return { rounds, ends, counts, ms, tokens };
 }
 
 /**
  * Where the lane is at an engine time: how many of its rounds are over, and the tokens that they brought.
  * @param {Course} course
  * @param {number} ms
- * @returns {Place}
  */
-export function placeAt({ ends, counts, ms: total, tokens }, ms) {
-  const next = ends.findIndex((end) => end > ms);
-  if (next < 0) return { rounds: ends.length, tokens, ms: total, finished: true };
-  return { rounds: next, tokens: next ? Math.min(counts[next - 1], tokens) : 0, ms, finished: false };
+export function placeAt({ rounds, ms: all, tokens }, ms) {
+  if (ms >= all) return { rounds: rounds.length, tokens, finished: true };
+  const waited = rounds.length ? msOf(rounds[0]) - msPlayed(rounds[0]) : 0; // a server's prefill is in the lane's time
+  const over = overAfter(rounds, ms - waited);
+  return { rounds: over.count, tokens: Math.min(over.tokens, tokens), finished: false };
 }
 
 /**

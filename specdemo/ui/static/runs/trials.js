@@ -4,8 +4,8 @@
 
 import { MISTAKES } from "../lesson/identity.js";
 import { statisticName } from "../lesson/many.js";
-import { MISTAKE_WORDS, switchesOf } from "../lesson/switches.js";
-import { append, fill, h, within, write } from "../view/dom.js";
+import { switchesOf } from "../lesson/switches.js";
+import { append, fill, h, update, within, write } from "../view/dom.js";
 import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
 import { columnHead, rowOf } from "../view/tables.js";
 import { say } from "../view/words.js";
@@ -17,7 +17,6 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 /** @import { Request, Server } from "./measuring.js" */
 
 const IN_TREES = ["told", "soft"]; // the mistakes that can be made with several guesses at a place
-const NUMBERS = ["runs", "chance", "statistic", "distance", "accepted"];
 const content = () => [
   h("p", { class: "about" }, say("trials.about")),
   h("p", { class: "guesses" }, h("button", { class: "two", "aria-pressed": "false" }, say("trials.two"))),
@@ -27,7 +26,7 @@ const content = () => [
   h("div", { class: "counted", hidden: true },
     h("p", { class: "result", role: "status", "data-testid": "trials-verdict" }),
     h("p", { class: "of" }),
-    h("dl", {}, NUMBERS.map((name) => h("div", {}, h("dt"), h("dd", { "data-count": name })))),
+    h("dl"),
     h("p", { class: "key" }, ["came", "due"].map((name) => (
       h("span", {}, h("i", { class: name }), h("span", { class: `${name}-key` }))))),
     h("table", {},
@@ -82,7 +81,7 @@ export function makeTrials(panel, server, changed) {
     two.setAttribute("aria-pressed", String(!isOne));
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
     allowSwitching(true);
-    const why = on ? say(MISTAKE_WORDS[on][1]) : say(isOne ? "trials.none" : "trials.none_of_two");
+    const why = on ? say(`figure.mistakes.${on}.why`) : say(isOne ? "trials.none" : "trials.none_of_two");
     part(".why").textContent = isSwitched() ? `${why} ${say("trials.pair_off")}` : why;
     part(".why").toggleAttribute("data-mistaken", on !== undefined);
     const { trial, guesses } = panel.dataset; // of the runs that are counted
@@ -131,19 +130,15 @@ export function makeTrials(panel, server, changed) {
   /** @param {Trials} trials */
   function tellNumbers({ trial, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
     const count = { runs: grouped(runs), most: grouped(most) };
-    /** @type {Record<string, [name: string, value: string]>} */
-    const numbers = {
-      runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), freedom ? pValue(p_value) : "–"],
-      statistic: [statisticName(freedom), freedom ? (statistic === null ? "∞" : fixed(statistic, 1)) : "–"],
-      distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
-      accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
-    };
-    for (const [name, [words, value]] of Object.entries(numbers)) {
-      const place = part(`[data-count="${name}"]`);
-      place.textContent = value;
-      if (place.previousElementSibling) place.previousElementSibling.textContent = words;
-    }
+    /** @type {[key: string, name: string, value: string][]} */
+    const numbers = [
+      ["runs", say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
+      ["chance", say("figure.many.chance"), freedom ? pValue(p_value) : "–"],
+      ["statistic", statisticName(freedom), freedom ? (statistic === null ? "∞" : fixed(statistic, 1)) : "–"],
+      ["distance", say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
+      ["accepted", say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
+    ];
+    update(part("dl"), numbers.map(([key, name, value]) => h("div", {}, h("dt", {}, name), h("dd", { "data-count": key }, value))));
   }
 }
 
@@ -167,27 +162,20 @@ export function readFrom(search) {
 }
 
 /**
- * A row for each cell: its words, the bars of how often it came and of p, and both numbers. What is there stays, since
- * its bars move.
+ * A row for each cell: its words, the bars of how often it came and of p, which move, and both numbers.
  * @param {HTMLElement} body
  * @param {TrialsCell[]} cells
  * @param {number} top what a whole bar is
  * @param {(text: string) => string} named how a text is written
- * @param {string} [className] of the numbers
+ * @param {string | null} [className] of the numbers
  */
-export function drawCells(body, cells, top, named, className = "") {
-  const bars = () => h("td", { class: "bars" }, h("i", { class: "came" }), h("i", { class: "due" }));
-  const number = () => h("td", className ? { class: className } : {});
-  while (body.children.length > cells.length) body.lastElementChild?.remove();
-  while (body.children.length < cells.length) body.append(rowOf("", [bars(), number(), number()]));
-  cells.forEach(({ text, came, due, others }, at) => {
-    const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
-    write(head, others ? say("trials.others", { count: others }) : named(text));
-    bars.style.setProperty("--came", Math.min(1, came / top).toFixed(4));
-    bars.style.setProperty("--due", (due / top).toFixed(4));
-    write(numbers[0], fixed(came, 3));
-    write(numbers[1], fixed(due, 3));
-  });
+export function drawCells(body, cells, top, named, className = null) {
+  update(body, cells.map(({ text, came, due, others }) => {
+    const lengths = { "--came": Math.min(1, came / top).toFixed(4), "--due": (due / top).toFixed(4) };
+    const bars = h("td", { class: "bars", ...lengths }, h("i", { class: "came" }), h("i", { class: "due" }));
+    const numbers = [came, due].map((share) => h("td", { class: className }, fixed(share, 3)));
+    return rowOf(others ? say("trials.others", { count: others }) : named(text), [bars, ...numbers]);
+  }));
 }
 
 /**

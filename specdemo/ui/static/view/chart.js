@@ -2,7 +2,7 @@
 // What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
 
 import { fixed, times } from "./format.js";
-import { isTree } from "./run.js";
+
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -20,10 +20,10 @@ import { say } from "./words.js";
  */
 /** @typedef {"formula" | "seen" | "measured"} Line */
 /** @typedef {"speedup" | "tokens"} Measure */
-/** @typedef {{ gamma: number, x: number, y: number, value: number }} Mark */
-/** @typedef {{ x: number, low: number, high: number }} Interval */
 /** @typedef {ReturnType<typeof scaleOf>} Scale */
 
+/** @type {Measure[]} */
+export const MEASURES = ["speedup", "tokens"];
 /** @type {Line[]} */
 export const LINES = ["formula", "seen", "measured"];
 const LONGEST = 16; // gamma
@@ -81,26 +81,28 @@ export function valueOf({ estimate, point }, measure, line) {
 }
 
 /**
- * The row's texts, as the table writes them.
+ * The interval of that value; null where it has none, such as tokens a round, which are counted.
  * @param {Row} row
+ * @param {Measure} measure
+ * @param {Line} line
+ * @returns {[low: number, high: number] | null}
  */
-export function cellsOf(row) {
-  const text = (/** @type {Measure} */ measure, /** @type {Line} */ line) => {
-    const value = valueOf(row, measure, line);
-    return value === null ? "–" : fixed(value);
-  };
-  const { low = null, high = null } = row.point ?? {};
-  const [seenLow, seenHigh] = row.estimate?.seen_interval ?? [null, null];
-  return {
-    speedupFormula: text("speedup", "formula"),
-    speedupSeen: text("speedup", "seen"),
-    speedupMeasured: text("speedup", "measured"),
-    tokensFormula: text("tokens", "formula"),
-    tokensSeen: text("tokens", "seen"),
-    tokensMeasured: text("tokens", "measured"),
-    interval: low === null || high === null ? "" : `${fixed(low)}–${fixed(high)}`,
-    seenInterval: seenLow === null || seenHigh === null ? "" : `${fixed(seenLow)}–${fixed(seenHigh)}`,
-  };
+function endsOf({ estimate, point }, measure, line) {
+  if (measure === "tokens" || line === "formula") return null;
+  if (line === "seen") return estimate?.seen_interval ?? null;
+  const { low = null, high = null } = point ?? {};
+  return low === null || high === null ? null : [low, high];
+}
+
+/**
+ * The same, as the table writes them: the value, and the interval or nothing.
+ * @param {Row} row
+ * @param {Measure} measure
+ * @param {Line} line
+ */
+export function cellOf(row, measure, line) {
+  const [value, ends] = [valueOf(row, measure, line), endsOf(row, measure, line)];
+  return { text: value === null ? "–" : fixed(value), interval: ends ? ends.map((end) => fixed(end)).join("–") : "" };
 }
 
 /**
@@ -108,21 +110,13 @@ export function cellsOf(row) {
  * @param {Row} row
  */
 export function rowInWords(row) {
-  const cells = cellsOf(row);
-  const facts = [];
-  if (cells.speedupSeen !== "–") {
-    const how = row.isOwn ? "own" : "estimated";
-    const key = `gamma.${how}${cells.seenInterval ? "SpeedupBetween" : "Speedup"}`;
-    facts.push(say(key, { speedup: cells.speedupSeen, interval: cells.seenInterval }));
-  }
-  if (cells.speedupMeasured !== "–") {
-    const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
-    facts.push(say(how, { speedup: cells.speedupMeasured, interval: cells.interval }));
-  }
-  if (cells.tokensSeen !== "–") {
-    facts.push(say(row.isOwn ? "gamma.ownTokens" : "gamma.estimatedTokens", { tokens: cells.tokensSeen }));
-  }
-  if (cells.tokensMeasured !== "–") facts.push(say("gamma.measuredTokens", { tokens: cells.tokensMeasured }));
+  const facts = MEASURES.flatMap((measure) => /** @type {Line[]} */ (["seen", "measured"]).flatMap((line) => {
+    const { text, interval } = cellOf(row, measure, line);
+    if (text === "–") return [];
+    const how = line === "measured" ? "measured" : row.isOwn ? "own" : "estimated";
+    if (measure === "tokens") return [say(`gamma.${how}Tokens`, { tokens: text })];
+    return [say(`gamma.${how}${interval ? "SpeedupBetween" : "Speedup"}`, { speedup: text, interval })];
+  }));
   return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
 }
 
@@ -168,8 +162,7 @@ export function bestInWords(rows) {
  * @param {Line} line
  */
 function speedupOf(row, line) {
-  const cells = cellsOf(row);
-  const interval = line === "measured" ? cells.interval : cells.seenInterval;
+  const { interval } = cellOf(row, "speedup", line);
   return `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
 }
 
@@ -201,9 +194,9 @@ export function unclearInWords(rows, estimated) {
  * @param {Row[]} rows
  */
 export function apartInWords(rows) {
-  const lengths = rows.filter(({ gamma, point, estimate }) => {
-    const [seen, { low = null, high = null }] = [estimate?.seen_interval, point ?? {}];
-    return gamma > 0 && seen && low !== null && high !== null && (high < seen[0] || low > seen[1]);
+  const lengths = rows.filter((row) => {
+    const [seen, measured] = [endsOf(row, "speedup", "seen"), endsOf(row, "speedup", "measured")];
+    return row.gamma > 0 && seen && measured && (measured[1] < seen[0] || measured[0] > seen[1]);
   });
   const gammas = lengths.filter(({ isOwn }) => !isOwn).map(({ gamma }) => gamma).join(", ");
   const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
@@ -223,7 +216,7 @@ export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
   if (!outcome) return say("gamma.missing.unfinished");
   if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
   if (!outcome.estimates.length) {
-    if (rounds.some(isTree)) return say("gamma.missing.tree");
+    if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
     if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
     const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
     return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");
@@ -256,11 +249,9 @@ function missingOfServed(rounds, estimated, alone) {
  * @param {number} height
  */
 export function scaleOf(rows, measure, width, height) {
-  const values = rows.flatMap((row) => LINES.map((line) => valueOf(row, measure, line) ?? 0));
-  const ends = measure === "speedup" ? rows.flatMap(({ point, estimate }) => [
-    point?.high ?? 0, estimate?.seen_interval?.[1] ?? 0,
-  ]) : [];
-  const reach = [...values, ...ends].reduce((most, value) => Math.max(most, value), 1);
+  const values = rows.flatMap((row) => LINES.flatMap((line) => (
+    [valueOf(row, measure, line) ?? 0, endsOf(row, measure, line)?.[1] ?? 0])));
+  const reach = values.reduce((most, value) => Math.max(most, value), 1);
   const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
   const count = Math.ceil(reach / step - 1e-9);
   const top = count * step;
@@ -285,50 +276,46 @@ export function scaleOf(rows, measure, width, height) {
  * @param {Measure} measure
  * @param {Line} line
  * @param {Scale} scale
- * @returns {Mark[]}
  */
 export function marksOf(rows, measure, line, scale) {
   return rows.flatMap((row) => {
     const value = valueOf(row, measure, line);
-    if (value === null) return [];
-    return [{ gamma: row.gamma, x: scale.x(row.gamma), y: scale.y(value), value }];
+    return value === null ? [] : [{ x: scale.x(row.gamma), y: scale.y(value) }];
   });
 }
 
 /**
- * The intervals of what was measured.
+ * Where the ends of their intervals are.
  * @param {Row[]} rows
  * @param {Measure} measure
+ * @param {Line} line
  * @param {Scale} scale
- * @returns {Interval[]}
  */
-export function intervalsOf(rows, measure, scale) {
-  if (measure !== "speedup") return [];
-  return rows.flatMap(({ gamma, point }) => {
-    const { low = null, high = null } = point ?? {};
-    if (low === null || high === null) return [];
-    return [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high) }];
+export function intervalsOf(rows, measure, line, scale) {
+  return rows.flatMap((row) => {
+    const ends = endsOf(row, measure, line);
+    return ends ? [{ x: scale.x(row.gamma), low: scale.y(ends[0]), high: scale.y(ends[1]) }] : [];
   });
 }
 
 /**
- * The area between the ends of the estimates' intervals, for an SVG path; empty where there are none.
+ * The area between the ends of the estimates' intervals, for an SVG path; empty where there are none. It begins at the
+ * target alone.
  * @param {Row[]} rows
  * @param {Measure} measure
  * @param {Scale} scale
  */
 export function bandOf(rows, measure, scale) {
-  const known = measure === "speedup" ? rows.filter(({ gamma, estimate }) => gamma === 0 || estimate?.seen_interval) : [];
-  if (known.length < 2) return "";
-  const side = (/** @type {0 | 1} */ end) => known.map(({ gamma, estimate }) => (
-    { x: scale.x(gamma), y: scale.y(estimate?.seen_interval?.[end] ?? 1) }
-  ));
-  return `${pathThrough([...side(1), ...side(0).reverse()])}Z`;
+  const known = intervalsOf(rows, measure, "seen", scale);
+  if (!known.length) return "";
+  const all = [{ x: scale.x(0), low: scale.y(1), high: scale.y(1) }, ...known];
+  const [above, below] = [all.map(({ x, high: y }) => ({ x, y })), all.map(({ x, low: y }) => ({ x, y }))];
+  return `${pathThrough([...above, ...below.reverse()])}Z`;
 }
 
 /**
  * The way through the marks, for an SVG path.
- * @param {Pick<Mark, "x" | "y">[]} marks
+ * @param {{ x: number, y: number }[]} marks
  */
 export function pathThrough(marks) {
   return marks.map(({ x, y }, at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");

@@ -3,7 +3,7 @@
 
 import { percent } from "./format.js";
 import { keptIn } from "./rules.js";
-import { depthOf, depthsOf, isTree } from "./run.js";
+import { depthsOf } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -51,54 +51,44 @@ const SENTENCE_BEGINS =
  */
 export function deathsIn({ prompt, rounds }) {
   if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
-  const longest = rounds.reduce((most, round) => Math.max(most, depthsOf(round)), 0);
-  const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
-  const kinds = new Map(
-    KINDS.map((kind) => [
-      kind, emptyRow(kind, say(`positions.kinds.${kind}.label`), say(`positions.kinds.${kind}.definition`)),
-    ]),
-  );
-  const all = emptyRow("all", say("positions.all"), say("positions.allDefinition"));
+  /** @type {{ token: Drafted, kind: Kind }[]} */
+  const judged = [];
   let before = prompt.map(({ text }) => text).join("");
   for (const round of rounds) {
-    const { draft, next } = round;
     const kept = keptIn(round);
-    for (const token of draft) {
+    for (const token of round.draft) {
       before = before.slice(-REACH);
-      const kind = /** @type {Row} */ (kinds.get(kindOf(token.text, before)));
-      if (token.fate !== "discarded") for (const row of [places[depthOf(token)], kind, all]) count(row, token);
-      if (isTree(round) ? token.fate === "accepted" : token.place < kept) before += token.text;
+      if (token.fate !== "discarded") judged.push({ token, kind: kindOf(token.text, before) });
+      if (round.isTree ? token.fate === "accepted" : token.place < kept) before += token.text;
     }
-    before += next?.text ?? "";
+    before += round.next?.text ?? "";
   }
-  const shown = [...kinds.values()].filter(({ key, tokens }) => key !== "other" || tokens.length);
-  return { places, kinds: shown, all };
-}
-
-/** @param {number} place from 1 */
-function placeRow(place) {
-  const definition = place === 1 ? say("positions.firstDefinition") : say("positions.placeDefinition", { place });
-  return emptyRow(`place-${place}`, say("positions.place", { place }), definition);
+  const longest = rounds.reduce((most, round) => Math.max(most, depthsOf(round)), 0);
+  const places = Array.from({ length: longest }, (_, at) => {
+    const place = at + 1;
+    const definition = at ? say("positions.placeDefinition", { place }) : say("positions.firstDefinition");
+    const here = judged.filter(({ token }) => token.depth === at);
+    return rowOf(`place-${place}`, say("positions.place", { place }), definition, here);
+  });
+  const kinds = KINDS.map((kind) => {
+    const [label, definition] = [say(`positions.kinds.${kind}.label`), say(`positions.kinds.${kind}.definition`)];
+    return rowOf(kind, label, definition, judged.filter((one) => one.kind === kind));
+  });
+  const all = rowOf("all", say("positions.all"), say("positions.allDefinition"), judged);
+  return { places, kinds: kinds.filter(({ key, tokens }) => key !== "other" || tokens.length), all };
 }
 
 /**
  * @param {string} key
  * @param {string} label
  * @param {string} definition
+ * @param {{ token: Drafted }[]} judged
  * @returns {Row}
  */
-function emptyRow(key, label, definition) {
-  return { key, label, definition, tokens: [], accepted: 0, rejected: 0 };
-}
-
-/**
- * @param {Row} row
- * @param {Drafted} token one that was accepted or rejected
- */
-function count(row, token) {
-  row.tokens.push(token);
-  if (token.fate === "accepted") row.accepted++;
-  else row.rejected++;
+function rowOf(key, label, definition, judged) {
+  const tokens = judged.map(({ token }) => token);
+  const accepted = tokens.filter(({ fate }) => fate === "accepted").length;
+  return { key, label, definition, tokens, accepted, rejected: tokens.length - accepted };
 }
 
 /**
@@ -145,7 +135,7 @@ function shareInWords({ places, all }) {
   const here = { place: worst.label, rejected: worst.rejected, judged: worst.tokens.length };
   const others = { rejected: all.rejected - here.rejected, judged: all.tokens.length - here.judged };
   const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
-  const isClear = isLargest && lowest(here.rejected, here.judged) > highest(others.rejected, others.judged);
+  const isClear = isLargest && wilson(here.rejected, here.judged, -1) > wilson(others.rejected, others.judged, 1);
   const share = percent(here.rejected, here.judged);
   if (known.length === 1 && !isClear) return say("positions.oneKnown", { ...here, share, fewest: FEWEST_JUDGED });
   if (alike.length > 1) return say("positions.alike", { share, places: alike.join(", "), fewest: FEWEST_JUDGED });
@@ -158,9 +148,6 @@ const labels = (rows) => rows.map(({ label }) => label);
 
 /** @param {Row} row */
 const shareOf = ({ rejected, tokens }) => rejected / tokens.length;
-
-const lowest = (/** @type {number} */ count, /** @type {number} */ of) => wilson(count, of, -1);
-const highest = (/** @type {number} */ count, /** @type {number} */ of) => wilson(count, of, 1);
 
 /**
  * An end of the 90% interval of a probability, from how often the thing happened (Wilson 1927).

@@ -84,6 +84,34 @@ export function fill(parent, ...children) {
 }
 
 /**
+ * Makes what is in an element as these are, and leaves what is so already: a focus stays, only what is new is read out, and
+ * what moves goes on. What the reader has unfolded stays open. Listeners are at the parent, since none is taken over.
+ * @param {Element} parent
+ * @param {Child[]} children
+ */
+export function update(parent, ...children) {
+  const made = document.createElement("div");
+  append(made, children);
+  become(parent, made);
+}
+
+/** @param {Element} old @param {Element} made */
+function become(old, made) {
+  const [before, now] = [[...old.childNodes], [...made.childNodes]];
+  for (const left of before.slice(now.length)) left.remove();
+  now.forEach((node, at) => {
+    const known = before[at];
+    if (known?.isEqualNode(node)) return;
+    if (!(known instanceof Element && node instanceof Element && known.tagName === node.tagName)) {
+      return known ? known.replaceWith(node) : old.append(node);
+    }
+    for (const { name } of [...known.attributes]) if (name !== "open" && !node.hasAttribute(name)) known.removeAttribute(name);
+    for (const { name, value } of node.attributes) known.setAttribute(name, value);
+    become(known, node);
+  });
+}
+
+/**
  * The element around what an event is about that the selector finds, or itself.
  * @param {EventTarget | null} target
  * @param {string} selector
@@ -142,4 +170,65 @@ export function saveFile(name, content, type = "application/json") {
   const link = h("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/**
+ * The one of these that a key moves to from the one that has the focus; null for any other key.
+ * @template {HTMLElement} T
+ * @param {KeyboardEvent} event
+ * @param {T[]} items
+ * @param {[back: string, on: string]} keys
+ */
+export function neighbour({ key, target, ctrlKey, metaKey, altKey }, items, [back, on]) {
+  const at = items.findIndex((item) => item === target);
+  /** @type {Record<string, number>} */
+  const places = { [back]: at - 1, [on]: at + 1, Home: 0, End: items.length - 1 };
+  return at < 0 || ctrlKey || metaKey || altKey ? null : items[places[key]] ?? null;
+}
+
+/**
+ * Has a menu closed by Escape, which gives the focus back, and by a click elsewhere.
+ * @param {HTMLElement} menu a details element
+ */
+export function makeMenu(menu) {
+  const details = /** @type {HTMLDetailsElement} */ (menu);
+  document.addEventListener("click", ({ target }) => {
+    if (target instanceof Node && !details.contains(target)) details.open = false;
+  });
+  details.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !details.open) return;
+    event.stopPropagation(); // or it would unpin the token
+    close();
+  });
+  return { close };
+
+  function close() {
+    details.open = false;
+    find(details, "summary").focus();
+  }
+}
+
+/**
+ * What a storage keeps by a name; null in a frame without one.
+ * @param {"localStorage" | "sessionStorage"} where
+ * @param {string} name
+ */
+export function recall(where, name) {
+  try {
+    return JSON.parse(window[where].getItem(name) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Has a storage keep it, where there is one.
+ * @param {"localStorage" | "sessionStorage"} where
+ * @param {string} name
+ * @param {unknown} value
+ */
+export function keep(where, name, value) {
+  try {
+    window[where].setItem(name, JSON.stringify(value));
+  } catch { /* a frame without storage */ }
 }

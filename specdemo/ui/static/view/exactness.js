@@ -5,7 +5,7 @@ import { fill, h, within } from "./dom.js";
 import { fixed, grouped, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
-import { isAfterRefused, isTree } from "./run.js";
+import { isAfterRefused } from "./run.js";
 import { columnHead, rowOf } from "./tables.js";
 import { named, quoted } from "./textless.js";
 import { placeOf } from "./verdict.js";
@@ -60,29 +60,20 @@ export function makeExactness(panel, pinned) {
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
-    if (served) return showNothing(run);
-    const found = recomputed(run);
+    const found = served ? null : recomputed(run); // what is hidden keeps nothing of the run before
     const fits = run.setting?.lossy ? "lossy" : "exact";
-    panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? fits : "none";
-    part(".answer").textContent = judged ? answer(found, run) : whyNone(run);
-    part(".both").textContent = sameDrafts(run);
-    part(".about").textContent = run.setting?.rule.about ?? "";
-    showChecks(run, found);
+    panel.dataset.tone = judged && found && !isExact(found) ? "differs" : judged ? fits : "none";
+    part(".answer").textContent = judged && found ? answer(found, run) : whyNone(run);
+    part(".both").textContent = served ? "" : sameDrafts(run);
+    part(".about").textContent = (!served && run.setting?.rule.about) || "";
+    fill(part(".checks"), found && checksOf(run, found));
+    fill(part(".differing"), found && differing(found));
   }
 
-  // What is hidden keeps nothing of the run before.
-  /** @param {Run} run of a server */
-  function showNothing(run) {
-    panel.dataset.tone = "none";
-    part(".answer").textContent = run.rounds.length || run.complete ? say("exactness.served") : say("view.notBegun");
-    part(".both").textContent = part(".about").textContent = "";
-    fill(part(".checks"));
-    fill(part(".differing"));
-  }
-
-  /** @param {Run} run in which nothing was drafted */
+  /** @param {Run} run of a server, or in which nothing was drafted */
   function whyNone(run) {
     if (run.rounds.length === 0 && !run.complete) return say("view.notBegun");
+    if (run.setting?.served) return say("exactness.served");
     if (!run.complete && run.setting?.draft_with !== "none") return say("view.nothingSoFar");
     return say("exactness.nothing");
   }
@@ -121,8 +112,7 @@ export function makeExactness(panel, pinned) {
    * @param {Run} run
    * @param {Recomputed} found
    */
-  function showChecks(run, found) {
-    const { accepted, rejected, afterEnd, afterRejection, differences, brokenRounds, brokenText } = found;
+  function checksOf(run, { accepted, rejected, afterEnd, afterRejection, differences, brokenRounds, brokenText }) {
     const own = run.rounds.filter(({ next }) => next).length;
     const fates = [say("exactness.counts", { accepted, rejected })];
     if (afterRejection) fates.push(say("exactness.afterRejection", { count: afterRejection }));
@@ -130,7 +120,7 @@ export function makeExactness(panel, pinned) {
     const rule = run.setting?.rule;
     const rounds = { fitting: run.rounds.length - brokenRounds.length, all: run.rounds.length };
     const ofChain = rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order";
-    const order = say(run.rounds.some(isTree) ? "exactness.orderOfTree" : ofChain, rounds);
+    const order = say(run.rounds.some(({ isTree }) => isTree) ? "exactness.orderOfTree" : ofChain, rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
     const howAccepted = byLikeliest(run) ? "exactness.acceptedIfLikeliest" : "exactness.acceptedExactly";
     const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;
@@ -140,14 +130,18 @@ export function makeExactness(panel, pinned) {
       [!brokenRounds.length, isCut ? `${order} ${say("exactness.cut")}` : order],
       [!brokenText, say("exactness.text", { sum })],
     ];
-    fill(part(".checks"), checks.map(([holds, what]) => h("li", { "data-holds": String(holds) }, what)));
+    return checks.map(([holds, what]) => h("li", { "data-holds": String(holds) }, what));
+  }
+
+  /** @param {Recomputed} found */
+  function differing({ differences, brokenRounds, brokenText }) {
     const all = [
       ...differences.map(differenceInWords),
       ...brokenRounds.map(([{ index }, what]) => say("exactness.roundDiffers", { round: index + 1, what })),
       ...(brokenText ? [brokenText] : []),
     ];
     const more = all.length > LISTED ? [say("exactness.more", { count: all.length - LISTED })] : [];
-    fill(part(".differing"), [...all.slice(0, LISTED), ...more].map((words) => h("li", {}, words)));
+    return [...all.slice(0, LISTED), ...more].map((words) => h("li", {}, words));
   }
 
   /** @param {Run} run */

@@ -5,7 +5,7 @@
 import { fill, find, h, math, within } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
-import { isAfterRefused, isChosen, isDrafted, isTree } from "./run.js";
+import { isAfterRefused, isChosen, isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
 import { explained, fateNamed, named, quoted, sign } from "./textless.js";
@@ -63,11 +63,7 @@ const content = () => [
       h("p", { class: "what" }, h("code"), " ", h("span", { class: "token" }), " ", h("small")),
       h("p", { class: "stands-for" }),
       h("p", { class: "verdict" })),
-    h("div", { class: "judgement", role: "img" },
-      h("p", { class: "judged" }),
-      h("p", { class: "threshold" }, h("span")),
-      h("div", { class: "sides" }, h("span"), h("span")),
-      h("p", { class: "u" }, h("span"))),
+    h("div", { class: "judgement", role: "img" }),
     h("div", { class: "walk", role: "img" }, h("p", { class: "u" }, h("span")), h("div", { class: "parts" })),
     h("p", { class: "walk-how" }),
     h("details", { class: "tree", hidden: true },
@@ -170,7 +166,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   function draftingOf(token) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
-    if (isTree(token.round)) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
+    if (token.round.isTree) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
     return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
   }
 
@@ -196,16 +192,13 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     const isWhole = isBlock(judged.round);
     const yes = say(isWhole ? "inspector.bar.passes" : "inspector.bar.accept");
     const no = say(isWhole ? "inspector.bar.fails" : "inspector.bar.reject");
-    part(".sides :first-child").textContent = yes;
-    part(".sides :last-child").textContent = no;
-    const side = u < threshold ? yes : no;
-    const spoken = { yes, no, side, threshold: writtenThreshold, u: writtenU };
+    const spoken = { yes, no, side: u < threshold ? yes : no, threshold: writtenThreshold, u: writtenU };
     bar.setAttribute("aria-label", say("inspector.bar.spoken", spoken));
-    setWord(part(".sides :first-child"), u, 0, threshold);
-    setWord(part(".sides :last-child"), u, threshold, 1);
-    part(".judged").textContent = replaced ? say("inspector.bar.replaced", { token: named(judged) }) : "";
-    part(".threshold span").textContent = `${primed(judged, ruleOf(judged).symbol)} = ${writtenThreshold}`;
-    part(".u span").textContent = `u = ${writtenU}`;
+    fill(bar,
+      h("p", { class: "judged" }, replaced ? say("inspector.bar.replaced", { token: named(judged) }) : ""),
+      h("p", { class: "threshold" }, h("span", {}, `${primed(judged, ruleOf(judged).symbol)} = ${writtenThreshold}`)),
+      h("div", { class: "sides" }, sideOf(yes, u, 0, threshold), sideOf(no, u, threshold, 1)),
+      h("p", { class: "u" }, h("span", {}, `u = ${writtenU}`)));
   }
 
   /**
@@ -243,14 +236,14 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
 
   /**
    * A side's word is where the mark at u leaves room, and is left out on a side that is too narrow for it.
-   * @param {HTMLElement} side
+   * @param {string} word
    * @param {number} u
    * @param {number} from
    * @param {number} to
    */
-  function setWord(side, u, from, to) {
-    side.hidden = from === to;
-    side.className = to - from < 0.22 ? "narrow" : u < (from + to) / 2 ? "right" : "left";
+  function sideOf(word, u, from, to) {
+    const where = to - from < 0.22 ? "narrow" : u < (from + to) / 2 ? "right" : "left";
+    return h("span", { hidden: from === to, class: where }, word);
   }
 
   /**

@@ -2,11 +2,10 @@
 // The player: how far the run on the stage is shown. A run that goes on is drawn as it comes. One that is
 // complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
 
-import { around, find, write } from "./dom.js";
-import { Replay, msPlayed, usualSpeed } from "./replay.js";
+import { find, write } from "./dom.js";
+import { msPlayed, msTo, playedTo, usualSpeed } from "./replay.js";
 import {
-  after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
-  stepsTo,
+  after, before, between, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
 } from "./steps.js";
 import { say } from "./words.js";
 
@@ -34,12 +33,12 @@ const STEP = 1000; // ms, that time
  */
 export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   const bar = find(page, ".replay");
+  const moves = /** @type {HTMLButtonElement[]} */ ([...bar.querySelectorAll("[data-move]")]);
   const playButton = find(bar, '[data-move="play"]');
   const scrubber = /** @type {HTMLInputElement} */ (find(bar, ".scrubber"));
   const speed = /** @type {HTMLSelectElement} */ (find(bar, "select"));
   const said = find(page, ".said");
   const speeds = [...speed.options].map(({ value }) => Number(value)).filter(Number.isFinite);
-  const replay = new Replay();
   /** @type {"following" | "playing" | "paused"} */
   let mode = "following"; // following: all that is known is shown
   /** @type {Place} */
@@ -51,13 +50,14 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   /** What is pinned as soon as it is on the stage. @type {Token | null} */
   let toPin = null;
   let isChosen = false; // whether the reader has chosen the speed
+  let clock = { at: 0, ms: 0 }; // when the run began to play on, and the engine's ms to where it was then
   let steppedAt = -Infinity; // when the last step was played
   let portion = MOST; // tokens drawn at once
   let isBehind = false; // whether there is more to draw
   let resting = false; // what was drawn is being painted, and then the page has time to answer
   let frame = 0;
   let timer = 0;
-  bar.addEventListener("click", onClick);
+  for (const button of moves) button.addEventListener("click", () => move(/** @type {Move} */ (button.dataset.move)));
   bar.addEventListener("keydown", onKey);
   scrubber.addEventListener("input", () => goTo(placeAfter(run.rounds, Number(scrubber.value)), "token", false));
   speed.addEventListener("change", changeSpeed);
@@ -106,7 +106,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     const start = performance.now();
     if (run.complete) timeline.scaleBy(run.rounds);
     if (mode === "following") goal = endOf(run.rounds);
-    if (mode === "playing") goal = playedTo(start);
+    if (mode === "playing") goal = goalAt(start);
     draw(onTheWay(run.rounds, place, goal, portion));
     isBehind = isBefore(place, goal);
     if (!isBehind && untold) tell();
@@ -150,15 +150,15 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
    * How far it has been played.
    * @param {number} now
    */
-  function playedTo(now) {
+  function goalAt(now) {
     if (speed.value === STEPWISE) {
       if (now - steppedAt < STEP) return place;
       steppedAt = now;
       untold = true;
       return after(run.rounds, place, "token");
     }
-    const { drafting } = replay.next(run.rounds, now, Infinity);
-    const played = drafting ? draftedIn(drafting.round, drafting.share) : { round: replay.judged, step: 0 };
+    const pace = Number(speed.value);
+    const played = playedTo(run.rounds, clock.ms + (now - clock.at) * pace, pace);
     return isBefore(played, place) ? place : played;
   }
 
@@ -206,7 +206,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function showControls() {
     const off = !run.complete || run.rounds.length === 0;
-    for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
+    for (const button of moves) button.disabled = off;
     scrubber.disabled = off;
     if (!off && mode !== "playing" && !isChosen) speed.value = usual();
     const whole = mode === "following" || (mode === "paused" && atEnd());
@@ -257,12 +257,9 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     tellNothing();
   }
 
-  // From here on. What of a draft is on the stage already is not drafted again.
+  // From here on.
   function startClock() {
-    const round = run.rounds[place.round];
-    const share = place.step ? Math.min(1, place.step / draftingSteps(round)) : 0;
-    const drafted = share && (round.draft_ms ?? 0) * share;
-    replay.restart(Number(speed.value), performance.now(), place.round, drafted);
+    clock = { at: performance.now(), ms: msTo(run.rounds, place) };
     steppedAt = -Infinity;
     stride = "token";
     said.setAttribute("aria-live", "off");
@@ -270,9 +267,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function changeSpeed() {
     isChosen = true;
-    if (mode !== "playing") return;
-    if (Number(speed.value) && replay.speed) replay.setSpeed(Number(speed.value), performance.now());
-    else startClock();
+    if (mode === "playing") startClock();
   }
 
   /**
@@ -282,14 +277,9 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   function move(name) {
     if (!run.complete || run.rounds.length === 0) return;
     if (name === "play") return playOrPause();
-    const places = {
-      "round-back": () => goTo(before(run.rounds, goal, "round"), "round"),
-      "token-back": () => goTo(before(run.rounds, goal, "token"), "token"),
-      "token-on": () => goTo(after(run.rounds, goal, "token"), "token"),
-      "round-on": () => goTo(after(run.rounds, goal, "round"), "round"),
-      end: skip,
-    };
-    places[name]();
+    if (name === "end") return skip();
+    const [by, way] = /** @type {[Stride, "back" | "on"]} */ (name.split("-"));
+    goTo((way === "on" ? after : before)(run.rounds, goal, by), by);
   }
 
   // All that is known is shown again.
@@ -328,12 +318,6 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     tellNothing();
     text.follow();
     advance();
-  }
-
-  /** @param {MouseEvent} event */
-  function onClick({ target }) {
-    const button = around(target, "[data-move]");
-    if (button) move(/** @type {Move} */ (button.dataset.move));
   }
 
   /** @param {KeyboardEvent} event */

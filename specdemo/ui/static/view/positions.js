@@ -2,7 +2,7 @@
 // The panel beside the text: where drafts die. A row's button outlines the row's tokens in the text.
 
 import { deathsIn, inWords } from "./deaths.js";
-import { around, fill, find, h, within, write } from "./dom.js";
+import { around, fill, h, update, within, write } from "./dom.js";
 import { grouped, percent } from "./format.js";
 import { isUntold } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
@@ -34,12 +34,10 @@ const OF_COUNTERS = ["drafts", "accepted", "share"];
 export function makePositions(page, panel, text) {
   fill(panel, content());
   const part = within(panel);
-  const places = makeTable(part(".places"), say("positions.byPlace"));
-  const kinds = makeTable(part(".kinds"), say("positions.byKind"));
   let state = ""; // how much of which run is shown
   let number = 0; // of that run
-  /** @type {Row[]} */
-  let rows = []; // those with a button
+  /** @type {Deaths | null} */
+  let deaths = null;
   /** @type {string | null} */
   let pressed = null; // the key of the row whose tokens are outlined
   panel.addEventListener("click", onClick);
@@ -52,18 +50,15 @@ export function makePositions(page, panel, text) {
     if (now === state) return;
     state = now;
     const served = Boolean(run.setting?.served);
-    const deaths = deathsIn(run);
-    rows = [...deaths.places, ...(served ? [] : deaths.kinds)];
+    deaths = deathsIn(run);
     part(".answer").textContent = deaths.all.tokens.length ? inWords(deaths) : whyNone(run);
     part(".scope").textContent = run.complete ? "" : say("positions.soFar");
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
-    places.show(deaths.places, deaths.all);
-    kinds.show(deaths.kinds, deaths.all);
     part(".kinds").hidden = served;
     part(".no-kinds").textContent = served ? say("positions.noKinds") : "";
     part(".whose-counters").textContent = run.counted ? countedInWords(run.counted) : "";
     part(".counters").hidden = !run.counted;
-    if (run.counted) fillCounters(part(".counters"), run.counted);
+    fill(part(".counters"), run.counted && countersOf(run.counted));
     press(run.number === number ? pressed : null); // a run that goes on has more of them now
     number = run.number;
   }
@@ -79,7 +74,7 @@ export function makePositions(page, panel, text) {
   /** @param {MouseEvent} event */
   function onClick({ target }) {
     const key = around(target, "[data-row]")?.dataset.row ?? "";
-    const { tokens } = rows.find((row) => row.key === key) ?? { tokens: [] };
+    const { tokens } = rowOfKey(key) ?? { tokens: [] };
     if (!tokens.length) return;
     press(key === pressed ? null : key);
     if (pressed) text.reveal(tokens.find(text.isShown));
@@ -88,12 +83,18 @@ export function makePositions(page, panel, text) {
   /** @param {string | null} key */
   function press(key) {
     pressed = key;
-    const row = rows.find((row) => row.key === key);
+    const row = rowOfKey(key);
     text.outline(row?.tokens ?? []);
-    for (const button of panel.querySelectorAll("button")) {
-      button.setAttribute("aria-pressed", String(button.closest("tr")?.dataset.row === key));
+    if (deaths) {
+      update(part(".places"), tableOf(say("positions.byPlace"), deaths.places, deaths.all, key));
+      update(part(".kinds"), tableOf(say("positions.byKind"), deaths.kinds, deaths.all, key));
     }
     write(part(".outlined-now"), row ? outlinedInWords(row) : say("positions.hint"));
+  }
+
+  /** One with a button. @param {string | null} key */
+  function rowOfKey(key) {
+    return deaths && [...deaths.places, ...deaths.kinds].find((row) => row.key === key);
   }
 
   /** @param {Row} row */
@@ -105,55 +106,31 @@ export function makePositions(page, panel, text) {
 }
 
 /**
- * A table whose rows stay the same elements while their numbers grow, so that they can be pressed meanwhile.
- * @param {HTMLElement} table
+ * The parts of a table.
  * @param {string} title
+ * @param {Row[]} rows
+ * @param {Row} all
+ * @param {string | null} pressed the key of the row whose button is
  */
-function makeTable(table, title) {
-  const [body, foot] = [h("tbody"), h("tfoot")];
-  /** @type {[string, string][]} */
-  const columns = COLUMNS.map((name) => [say(`positions.columns.${name}`), say(`positions.definitions.${name}`)]);
-  fill(table, h("caption", {}, title), headOf(columns), body, foot);
-  /** @type {Map<string, HTMLTableRowElement>} */
-  const known = new Map();
-  return { show };
-
-  /**
-   * @param {Row[]} rows
-   * @param {Row} all
-   */
-  function show(rows, all) {
-    const most = rows.reduce((most, { tokens }) => Math.max(most, tokens.length), 1);
-    for (const key of known.keys()) if (!rows.some((row) => row.key === key)) remove(key);
-    rows.forEach((row, at) => {
-      const line = known.get(row.key) ?? tableRow(row);
-      known.set(row.key, line);
-      if (body.children[at] !== line) body.insertBefore(line, body.children[at] ?? null);
-      find(line, "button").toggleAttribute("disabled", row.tokens.length === 0);
-      fillCells(line, row, most);
-    });
-    const total = rowOf(all.label, [], { title: all.definition });
-    fillCells(total, all, Infinity);
-    fill(foot, total);
-  }
-
-  /** @param {string} key */
-  function remove(key) {
-    known.get(key)?.remove();
-    known.delete(key);
-  }
-}
-
-/** @param {Row} row */
-function tableRow({ key, label, definition }) {
-  const line = rowOf(h("button", {}, label), [], { title: definition });
-  line.dataset.row = key;
-  return line;
+function tableOf(title, rows, all, pressed) {
+  const most = rows.reduce((most, { tokens }) => Math.max(most, tokens.length), 1);
+  const lines = rows.map((row) => {
+    const { key, label, definition, tokens } = row;
+    const button = h("button", { disabled: tokens.length === 0, "aria-pressed": String(key === pressed) }, label);
+    const line = rowOf(button, cellsOf(row, most), { title: definition });
+    line.dataset.row = key;
+    return line;
+  });
+  return [
+    h("caption", {}, title), headOf(COLUMNS.map((name) => (
+      [say(`positions.columns.${name}`), say(`positions.definitions.${name}`)]))), h("tbody", {}, lines),
+    h("tfoot", {}, rowOf(all.label, cellsOf(all, Infinity), { title: all.definition })),
+  ];
 }
 
 /**
  * The head of a table: a column for each of these, which is told when it is pointed at.
- * @param {[name: string, definition: string][]} columns
+ * @param {string[][]} columns their names and definitions
  */
 function headOf(columns) {
   return h("thead", {}, h("tr", {}, h("td"), columns.map(([name, title]) => columnHead(name, { title }))));
@@ -161,27 +138,20 @@ function headOf(columns) {
 
 /**
  * The numbers, each with a bar: the counts by the same scale, the share from 0 to 1.
- * @param {HTMLElement} line
  * @param {Row} row
  * @param {number} most as long as a bar can be; Infinity for none
  */
-function fillCells(line, { tokens, accepted, rejected }, most) {
+function cellsOf({ tokens, accepted, rejected }, most) {
   const judged = tokens.length;
-  const share = judged ? rejected / judged : 0;
+  const share = judged && most < Infinity ? rejected / judged : 0;
   /** @type {[name: string, written: string, bar: number][]} */
   const cells = [
     ["judged", grouped(judged), judged / most],
     ["accepted", grouped(accepted), accepted / most],
     ["rejected", grouped(rejected), rejected / most],
-    ["share", judged ? percent(rejected, judged) : "–", most < Infinity ? share : 0],
+    ["share", judged ? percent(rejected, judged) : "–", share],
   ];
-  for (const [name, written, bar] of cells) {
-    /** @type {HTMLElement} */
-    const cell = line.querySelector(`[data-column="${name}"]`) ?? line.appendChild(h("td"));
-    cell.dataset.column = name;
-    cell.textContent = written;
-    cell.style.setProperty("--value", String(bar));
-  }
+  return cells.map(([name, written, bar]) => h("td", { "data-column": name, "--value": bar }, written));
 }
 
 /**
@@ -194,24 +164,15 @@ function countedInWords({ alone, drafts }) {
 }
 
 /**
- * What each place of a draft brought: its cells' texts.
+ * Acceptance by place in the draft, from the counters of the server that made the run: the parts of a table.
  * @param {Counted} counted
  */
-function placesOf({ drafts, by_place }) {
-  return by_place.map((accepted, at) => [
-    say("positions.place", { place: at + 1 }), grouped(drafts), grouped(accepted), percent(accepted, drafts),
-  ]);
-}
-
-/**
- * Acceptance by place in the draft, from the counters of the server that made the run.
- * @param {HTMLElement} table
- * @param {Counted} counted
- */
-function fillCounters(table, counted) {
-  /** @type {[string, string][]} */
-  const columns = OF_COUNTERS.map((name) => (
-    [say(`positions.counters.columns.${name}`), say(`positions.counters.definitions.${name}`)]));
-  const rows = placesOf(counted).map(([place, ...cells]) => rowOf(place, cells));
-  fill(table, h("caption", {}, say("positions.counters.caption")), headOf(columns), h("tbody", {}, rows));
+function countersOf({ drafts, by_place }) {
+  const rows = by_place.map((accepted, at) => (
+    rowOf(say("positions.place", { place: at + 1 }), [grouped(drafts), grouped(accepted), percent(accepted, drafts)])));
+  return [
+    h("caption", {}, say("positions.counters.caption")), headOf(OF_COUNTERS.map((name) => (
+      [say(`positions.counters.columns.${name}`), say(`positions.counters.definitions.${name}`)]))),
+    h("tbody", {}, rows),
+  ];
 }

@@ -2,7 +2,7 @@
 // Reading the stage: pointing shows a token in the inspector, a click or Enter pins it, arrow keys move to
 // another, Escape unpins it.
 
-import { around, find } from "./dom.js";
+import { around, find, neighbour } from "./dom.js";
 import { hasSelection } from "./text.js";
 
 /** @import { Inspector } from "./inspector.js" */
@@ -329,20 +329,14 @@ function watchLegend(legend, stage) {
   legend.addEventListener("pointerleave", () => point(null));
   legend.addEventListener("focusin", ({ target }) => point(target));
   legend.addEventListener("focusout", () => point(null));
-  legend.addEventListener("keydown", move);
+  const entries = /** @type {HTMLElement[]} */ ([...legend.querySelectorAll("[data-explains] > :first-child")]);
+  legend.addEventListener("keydown", (event) => neighbour(event, entries, ["ArrowLeft", "ArrowRight"])?.focus());
 
   /** @param {EventTarget | null} target */
   function point(target) {
     const entry = around(target, "[data-explains]");
-    if (entry) stage.dataset.points = entry.dataset.explains;
-    else delete stage.dataset.points;
+    for (const token of stage.querySelectorAll(".pointed")) token.classList.remove("pointed");
+    for (const token of stage.querySelectorAll(`[data-fate="${entry?.dataset.explains}"]`)) token.classList.add("pointed");
   }
 
-  /** @param {KeyboardEvent} event */
-  function move({ key, target }) {
-    const entry = around(target, "[data-explains]");
-    const steps = { ArrowRight: entry?.nextElementSibling, ArrowLeft: entry?.previousElementSibling };
-    const next = key === "ArrowRight" || key === "ArrowLeft" ? steps[key]?.firstElementChild : null;
-    if (next instanceof HTMLElement) next.focus();
-  }
 }

@@ -2,8 +2,8 @@
 // Every verdict of a run once more, from the p, q and u that the engine sent.
 
 import { apart, digits, grouped } from "./format.js";
-import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
-import { acceptedIn, isTree, parentOf, rejectedIn, tokensOf } from "./run.js";
+import { isBlock, keptIn, passes, probabilityOf, ruleOf } from "./rules.js";
+import { acceptedIn, inText, rejectedIn, rejectedOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
 import { fateNamed } from "./textless.js";
 import { inLanguage, say } from "./words.js";
@@ -109,57 +109,42 @@ const BUT = {
  * @param {boolean} isLast
  */
 function wrongRound(round, isLast) {
-  const { draft, next } = round;
-  if (isTree(round)) return wrongTree(round, isLast);
-  const rejections = draft.filter(({ fate }) => fate === "rejected").length;
-  if (rejections > 1) return say("exactness.differs.rejections", { rejections });
-  const at = draft.findIndex(({ fate }) => fate === "rejected");
-  const toJudge = at < 0 || isBlock(round) ? draft.length : at + 1;
-  const wrong = draft.findIndex(({ u }, place) => (u === null) !== (place >= toJudge));
-  if (wrong >= 0) return say(wrong < toJudge ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
+  const { draft, next, isTree } = round;
+  const rejections = rejectedOf(round).length;
+  if (!isTree && rejections > 1) return say("exactness.differs.rejections", { rejections });
+  const { toJudge, accepted, refused } = isBlock(round)
+    ? { toJudge: draft, accepted: keptIn(round), refused: draft.length - keptIn(round) } : pathOf(round);
+  const wrong = draft.find((token) => (token.u !== null) !== toJudge.includes(token));
+  if (wrong) return say(toJudge.includes(wrong) ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
   if (!next) return isLast ? null : say("exactness.differs.missing");
-  const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
-  if (next.fate !== source) return wrongSource(next, source);
-  const dropped = draft.some(({ fate, u, place }) => {
-    return fate === "discarded" && u !== null && place < keptIn(round);
-  });
-  return dropped ? say("exactness.differs.lost") : null;
-}
-
-/**
- * @param {NonNullable<Round["next"]>} next
- * @param {"resampled" | "bonus" | "sampled"} source what it has to be
- */
-function wrongSource(next, source) {
-  const [is, should] = [fateNamed(next, next.fate), fateNamed(next, source)];
-  return say("exactness.differs.source", { is, should });
-}
-
-/**
- * The same of a round that has drafted a tree: the children of the text, and of each token that is followed, are judged
- * one after another up to the first that is accepted.
- * @param {Round} round
- * @param {boolean} isLast
- */
-function wrongTree({ draft, next }, isLast) {
-  /** @param {Drafted} token */
-  const passes = ({ u, accept_prob }) => u !== null && accept_prob !== null && u < accept_prob;
-  const toJudge = new Set();
-  let family = draft.filter((token) => parentOf(token) === null);
-  let path = 0;
-  for (let end = family.findIndex(passes); end >= 0; end = family.findIndex(passes)) {
-    for (const token of family.slice(0, end + 1)) toJudge.add(token);
-    const followed = family[end].place;
-    family = draft.filter((token) => parentOf(token) === followed);
-    path++;
+  const source = refused ? "resampled" : draft.length ? "bonus" : "sampled";
+  if (next.fate !== source) {
+    const [is, should] = [fateNamed(next, next.fate), fateNamed(next, source)];
+    return say("exactness.differs.source", { is, should });
   }
-  for (const token of family) toJudge.add(token); // all are refused
-  const wrong = draft.find((token) => (token.u !== null) !== toJudge.has(token));
-  if (wrong) return say(toJudge.has(wrong) ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
-  if (!next) return isLast ? null : say("exactness.differs.missing");
-  const source = family.length ? "resampled" : "bonus";
-  if (next.fate !== source) return wrongSource(next, source);
-  return draft.filter(({ fate }) => fate === "accepted").length < path ? say("exactness.differs.lost") : null;
+  return acceptedIn(round) < accepted ? say("exactness.differs.lost") : null;
+}
+
+/**
+ * By the recorded fates: the guesses at the first place, and at the place after each token that is followed, are judged one
+ * after another up to the first that is accepted, though that may be after the end of the text. refused: how many at the
+ * last place, where all are.
+ * @param {Round} round
+ */
+function pathOf({ draft }) {
+  const isFollowed = (/** @type {Drafted} */ token) => (
+    token.fate === "accepted" || (token.fate === "discarded" && passes(token)));
+  /** @type {Drafted[]} */
+  const toJudge = [];
+  let family = draft.filter(({ parent }) => parent === null);
+  let accepted = 0;
+  for (let end = family.findIndex(isFollowed); end >= 0; end = family.findIndex(isFollowed)) {
+    for (const token of family.slice(0, end + 1)) toJudge.push(token);
+    const { place } = family[end];
+    family = draft.filter(({ parent }) => parent === place);
+    accepted++;
+  }
+  return { toJudge: [...toJudge, ...family], accepted, refused: family.length };
 }
 
 /**
@@ -173,8 +158,7 @@ function wrongText({ rounds, numbers, outcome, complete }) {
   const said = numbers.tokens ?? grouped(0);
   if (said !== grouped(tokens)) return say("exactness.differs.count", { tokens: grouped(tokens), said });
   if (!outcome) return null;
-  const inText = rounds.flatMap(tokensOf).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
-  const joined = inText.map(({ text }) => text).join("");
+  const joined = rounds.flatMap(inText).map(({ text }) => text).join("");
   return joined === outcome.text ? null : say("exactness.differs.text");
 }
 

@@ -1,75 +1,61 @@
 // @ts-check
-// The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
-// clock of its own and is given the time (ms) at every call.
+// The replay: how far a run is played by the engine's own times, and the numbers of the rounds that are visible.
 
 import { fixed, grouped, percent } from "./format.js";
-import { acceptedIn, msOf, rejectedOf } from "./run.js";
+import { acceptedIn, msOf, rejectedOf, summed } from "./run.js";
+import { draftedIn, draftingSteps } from "./steps.js";
 import { say } from "./words.js";
 
 /** @import { Round } from "./run.js" */
+/** @import { Place } from "./steps.js" */
 
-export class Replay {
-  /** Engine time by screen time. At Infinity everything is visible at once. */
-  speed = Infinity;
-  /** How many rounds are visible with their verdicts. */
-  judged = 0;
-  #time = 0; // engine ms since the last of those was judged
-  #now = 0; // screen ms, when #time was set
+/** What the first so many rounds have brought, and the engine's ms of them. */
+const sumsAfter = summed({ accepted: 0, rejected: 0, tokens: 0, untold: false, ms: 0 }, (sums, round) => {
+  const more = acceptedIn(round);
+  return {
+    accepted: sums.accepted + more,
+    rejected: sums.rejected + rejectedOf(round).length,
+    tokens: sums.tokens + more + (round.next ? 1 : 0),
+    untold: sums.untold || round.drafts_told === false,
+    ms: sums.ms + msPlayed(round),
+  };
+});
 
-  /**
-   * @param {number} speed
-   * @param {number} now
-   * @param {number} judged the rounds that are visible already
-   * @param {number} time engine ms since the last of those was judged
-   */
-  restart(speed, now, judged = 0, time = 0) {
-    Object.assign(this, { speed, judged });
-    this.#time = time;
-    this.#now = now;
-  }
+/**
+ * How many rounds are over, with their verdicts, after so many ms of the engine, and the tokens of the text by then.
+ * @param {Round[]} rounds
+ * @param {number} ms
+ */
+export function overAfter(rounds, ms) {
+  let count = 0;
+  while (count < rounds.length && sumsAfter(rounds, count + 1).ms <= ms) count++;
+  return { count, tokens: sumsAfter(rounds, count).tokens };
+}
 
-  /**
-   * @param {number} speed
-   * @param {number} now
-   */
-  setSpeed(speed, now) {
-    this.#advance(now);
-    this.speed = speed;
-  }
+/**
+ * How far it is played after so many ms of the engine; in slow motion with a part of the draft of the round that goes on.
+ * @param {Round[]} rounds
+ * @param {number} ms
+ * @param {number} speed engine time by screen time
+ * @returns {Place}
+ */
+export function playedTo(rounds, ms, speed) {
+  const { count } = overAfter(rounds, ms);
+  const round = rounds[count];
+  // When a server drafted is not told: its rounds come whole.
+  if (!round || round.draft_ms === null || speed >= 1) return { round: count, step: 0 };
+  const time = ms - sumsAfter(rounds, count).ms;
+  return draftedIn(round, time < round.draft_ms ? time / round.draft_ms : 1);
+}
 
-  /**
-   * The rounds that have become visible since the last call, about `limit` tokens at most; and in slow motion
-   * the round after them, with the share of its drafting time that has passed.
-   * @param {Round[]} rounds
-   * @param {number} now
-   * @param {number} limit
-   * @returns {{ judged: Round[], drafting: { round: Round, share: number } | null }}
-   */
-  next(rounds, now, limit) {
-    this.#advance(now);
-    const judged = [];
-    for (let size = 0; this.judged < rounds.length && size < limit; this.judged++) {
-      const round = rounds[this.judged];
-      if (this.speed < Infinity) {
-        const ms = msPlayed(round);
-        if (this.#time < ms) break;
-        this.#time -= ms;
-      }
-      judged.push(round);
-      size += round.draft.length + 1;
-    }
-    const round = rounds[this.judged];
-    // When a server drafted is not told: its rounds come whole.
-    if (!round || round.draft_ms === null || this.speed >= 1) return { judged, drafting: null };
-    const share = this.#time < round.draft_ms ? this.#time / round.draft_ms : 1;
-    return { judged, drafting: { round, share } };
-  }
-
-  /** @param {number} now */
-  #advance(now) {
-    if (this.speed < Infinity) this.#time += (now - this.#now) * this.speed;
-    this.#now = now;
-  }
+/**
+ * The engine's ms from the start to the place. What of a draft is there already is not drafted again.
+ * @param {Round[]} rounds
+ * @param {Place} place
+ */
+export function msTo(rounds, { round, step }) {
+  const { ms } = sumsAfter(rounds, round);
+  return step ? ms + (rounds[round].draft_ms ?? 0) * Math.min(1, step / draftingSteps(rounds[round])) : ms;
 }
 
 /**
@@ -108,30 +94,6 @@ export function numbersAfter(rounds, count) {
   if (count) numbers.mean_tokens_per_round = fixed(tokens / count);
   return numbers;
 }
-
-/**
- * What the first `count` rounds have brought. Earlier sums are kept, since a run that goes on only grows.
- * @param {Round[]} rounds
- * @param {number} count
- */
-function sumsAfter(rounds, count) {
-  const sums = SUMS.get(rounds) ?? [{ accepted: 0, rejected: 0, tokens: 0, untold: false }];
-  SUMS.set(rounds, sums);
-  for (const round of rounds.slice(sums.length - 1, count)) {
-    const { accepted, rejected, tokens, untold } = sums[sums.length - 1];
-    const more = acceptedIn(round);
-    sums.push({
-      accepted: accepted + more,
-      rejected: rejected + rejectedOf(round).length,
-      tokens: tokens + more + (round.next ? 1 : 0),
-      untold: untold || round.drafts_told === false,
-    });
-  }
-  return sums[count];
-}
-
-/** @type {WeakMap<Round[], { accepted: number, rejected: number, tokens: number, untold: boolean }[]>} */
-const SUMS = new WeakMap();
 
 /**
  * The verdict while only the first `count` rounds are visible.

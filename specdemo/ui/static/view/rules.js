@@ -2,7 +2,7 @@
 // The rules' arithmetic once more: what decided a verdict, and what the target's own token was drawn from after
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
-import { familyOf, isAfterRefused, rejectedIn } from "./run.js";
+import { familyOf, isAfterRefused, rejectedIn, siblingAfter } from "./run.js";
 
 /** @import { PromptToken, WireRule } from "./messages.d.ts" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -65,11 +65,14 @@ export function uMatters(token) {
   return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 
+/** Whether its verdict is to accept it. @param {Drafted} token */
+export function passes({ u, accept_prob }) {
+  return u !== null && accept_prob !== null && u < accept_prob;
+}
+
 /** How many drafts a round's verdicts keep. @param {Round} round */
 export function keptIn(round) {
-  const passed = round.draft.map(({ u, accept_prob }) => {
-    return u !== null && accept_prob !== null && u < accept_prob;
-  });
+  const passed = round.draft.map(passes);
   if (isBlock(round)) return passed.lastIndexOf(true) + 1;
   const first = passed.indexOf(false);
   return first < 0 ? passed.length : first;
@@ -135,12 +138,6 @@ export function leftAfter(token) {
  */
 export function primed(token, words) {
   return isAfterRefused(token) ? words.replace(/(?<![-\w])[pq](?!\w)/g, "$&′") : words;
-}
-
-/** @param {Drafted} token */
-function siblingAfter(token) {
-  const family = familyOf(token);
-  return family[family.indexOf(token) + 1];
 }
 
 /**

@@ -3,9 +3,13 @@
 // with what `linked` adds.
 
 /** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
-/** @typedef {{ setting: RunSetting | null, draft: Drafted[], next: Own | null }} Linked */
+/** @typedef {{ setting: RunSetting | null, isTree: boolean, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
-/** @typedef {(Judged | JudgedInTree) & { round: Round, place: number }} Drafted */
+/**
+ * parent: the place of the drafted token that it follows, null where it follows the text. depth: how many drafted tokens
+ * stand before it on its path.
+ * @typedef {(Judged | JudgedInTree) & { round: Round, place: number, parent: number | null, depth: number }} Drafted
+ */
 /** @typedef {Next & { round: Round, fate: Next["source"] }} Own */
 /** @typedef {PromptToken | Drafted | Own} Token */
 
@@ -108,14 +112,19 @@ export class Run {
 
 /**
  * The trace's round as a round of the page: it gets its run's setting, its drafts get their round and place, and
- * the target's own token its round and, as its fate, its source.
+ * the target's own token its round and, as its fate, its source. A chain is a tree whose tokens follow each other.
  * @param {RoundOfTrace} told
  * @param {RunSetting | null} setting
  * @returns {Round}
  */
 export function linked(told, setting = null) {
-  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(told, { setting })));
-  round.draft.forEach((token, place) => Object.assign(token, { round, place }));
+  const isTree = told.draft.some((token) => "parent" in token);
+  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(told, { setting, isTree })));
+  round.draft.forEach((token, place) => {
+    const parent = isTree ? token.parent : place ? place - 1 : null;
+    const depth = parent === null ? 0 : round.draft[parent].depth + 1;
+    Object.assign(token, { round, place, parent, depth });
+  });
   if (round.next) Object.assign(round.next, { round, fate: fateOf(round.next) });
   return round;
 }
@@ -133,6 +142,24 @@ function fateOf(token) {
  */
 export function tokensOf({ draft, next }) {
   return next ? [...draft, next] : draft;
+}
+
+/**
+ * Sums over the first so many rounds of a run. Earlier ones are kept, since a run that goes on only grows.
+ * @template S
+ * @param {S} nothing
+ * @param {(sum: S, round: Round) => S} add
+ * @returns {(rounds: Round[], count: number) => S}
+ */
+export function summed(nothing, add) {
+  /** @type {WeakMap<Round[], S[]>} */
+  const known = new WeakMap();
+  return (rounds, count) => {
+    const sums = known.get(rounds) ?? [nothing];
+    known.set(rounds, sums);
+    for (let at = sums.length - 1; at < count; at++) sums.push(add(sums[at], rounds[at]));
+    return sums[count];
+  };
 }
 
 /**
@@ -174,45 +201,30 @@ export function msOf({ draft_ms, verify_ms, arrival_ms }) {
   return arrival_ms ?? (draft_ms ?? 0) + (verify_ms ?? 0);
 }
 
-/**
- * The index of the token that it follows in a tree, null where it follows the text; undefined in a chain.
- * @param {Drafted} token
- */
-export function parentOf(token) {
-  return "parent" in token ? token.parent : undefined;
-}
-
-/**
- * How many drafted tokens stand before it on its path.
- * @param {Drafted} token
- * @returns {number}
- */
-export function depthOf(token) {
-  const parent = parentOf(token);
-  if (parent === undefined) return token.place;
-  return parent === null ? 0 : 1 + depthOf(token.round.draft[parent]);
-}
-
 /** How many drafted tokens can follow each other. @param {Round} round */
 export function depthsOf({ draft }) {
-  return draft.reduce((most, token) => Math.max(most, depthOf(token) + 1), 0);
+  return draft.reduce((most, { depth }) => Math.max(most, depth + 1), 0);
 }
 
-/** @param {Round} round */
-export function isTree({ draft }) {
-  return draft.some((token) => parentOf(token) !== undefined);
+/** The place of the last token on the path, null where none was accepted. @param {Round} round */
+export function endOfPath(round) {
+  return acceptedOf(round).at(-1)?.place ?? null;
 }
 
 /**
- * The guesses at one place of a tree, in the order in which they are judged: the token's siblings with itself; of the
- * target's own token, those that follow the last accepted one. Empty in a chain.
+ * The guesses at one place, in the order in which they are judged: the token's siblings with itself; of the target's own
+ * token, those that follow the last accepted one.
  * @param {Drafted | Own} token
  */
 export function familyOf(token) {
-  const { draft } = token.round;
-  if (!isTree(token.round)) return [];
-  const parent = isDrafted(token) ? parentOf(token) : acceptedOf(token.round).at(-1)?.place ?? null;
-  return draft.filter((other) => parentOf(other) === parent);
+  const parent = isDrafted(token) ? token.parent : endOfPath(token.round);
+  return token.round.draft.filter((other) => other.parent === parent);
+}
+
+/** The guess that is judged next at its place. @param {Drafted} token @returns {Drafted | undefined} */
+export function siblingAfter(token) {
+  const family = familyOf(token);
+  return family[family.indexOf(token) + 1];
 }
 
 /**
@@ -231,19 +243,18 @@ export function isAfterRefused(token) {
  * @param {Round} round
  */
 export function isChosen(round) {
-  return isTree(round) && round.draft.every(({ q }) => q === 1);
+  return round.isTree && round.draft.every(({ q }) => q === 1);
 }
 
 /**
- * The round's tokens in reading order. A tree's are so that each is followed by its own children, and what was kept
- * stands in the order of the text.
+ * The round's tokens in reading order: each is followed by its own children, and what was kept stands in the order of
+ * the text.
  * @param {Round} round
  * @returns {(Drafted | Own)[]}
  */
 export function inReadingOrder(round) {
-  if (!isTree(round)) return /** @type {(Drafted | Own)[]} */ (tokensOf(round));
   /** @param {number | null} parent @returns {Drafted[]} */
-  const below = (parent) => round.draft.filter((token) => parentOf(token) === parent)
+  const below = (parent) => round.draft.filter((token) => token.parent === parent)
     .flatMap((token) => [token, ...below(token.place)]);
   return round.next ? [...below(null), round.next] : below(null);
 }
@@ -263,4 +274,47 @@ export function rejectedIn(round) {
  */
 export function replacementOf(token) {
   return token?.fate === "rejected" && rejectedIn(token.round) === token ? token.round.next : null;
+}
+
+// Where lookup copied a round's draft from. It is not recorded; the text tells it: the last place where the same tokens
+// stood before, as many of them as the setting allows and as are found (drafters/text.py).
+
+/**
+ * The tokens that the round's draft is a copy of; none if that cannot be told from the text, or if what stands
+ * there is not the draft. A copy may run into itself.
+ * @param {Pick<Run, "prompt" | "rounds" | "setting">} run
+ * @param {number} index of the round
+ * @returns {Token[]}
+ */
+export function copiedFrom({ prompt, rounds, setting }, index) {
+  const draft = rounds[index]?.draft ?? [];
+  if (setting?.draft_with !== "lookup" || !draft.length) return [];
+  const text = [...prompt, ...rounds.slice(0, index).flatMap(inText)];
+  const start = lastPlace(text.map(({ id }) => id), setting.ngram);
+  const source = start === null ? [] : [...text, ...draft].slice(start, start + draft.length);
+  return source.length > 0 && draft.every(({ id }, at) => id !== null && source[at].id === id) ? source : [];
+}
+
+/**
+ * The round's tokens that are in the text.
+ * @param {Round} round
+ * @returns {(Drafted | Own)[]}
+ */
+export function inText(round) {
+  return inReadingOrder(round).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
+}
+
+/**
+ * The last place before the end that follows the same tokens as the end does, for the longest such run of tokens.
+ * @param {(number | null)[]} ids
+ * @param {number} longest
+ */
+function lastPlace(ids, longest) {
+  for (let length = Math.min(longest, ids.length); length > 0; length--) {
+    for (let at = ids.length - 1; at >= length; at--) {
+      const isSame = ids.slice(at - length, at).every((id, before) => id === ids[ids.length - length + before]);
+      if (isSame) return at;
+    }
+  }
+  return null;
 }

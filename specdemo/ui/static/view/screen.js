@@ -2,12 +2,12 @@
 // The screen: text, timeline, inspector, reader and player of one run, tied together, and the head over them
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
-import { copiedFrom } from "./copied.js";
-import { around, find, h, write } from "./dom.js";
+import { around, find, h, makeMenu, neighbour, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
 import { numbersAfter, soFarInWords } from "./replay.js";
+import { copiedFrom } from "./run.js";
 import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
@@ -25,7 +25,6 @@ import { makeTimeline } from "./timeline.js";
 export function makeScreen(page, run, showOutcome) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const stage = part("stage");
-  const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
   const [figures, copies] = ["[data-number]", "[data-copy]"].map((some) => [...page.querySelectorAll(some)]);
   const text = makeText(stage);
   const timeline = makeTimeline(part("timeline"), {
@@ -45,14 +44,7 @@ export function makeScreen(page, run, showOutcome) {
     showOutcome(visible);
   });
   part("metrics").addEventListener("keydown", moveAlongNumbers);
-  document.addEventListener("click", ({ target }) => {
-    if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
-  });
-  allNumbers.addEventListener("keydown", ({ key }) => {
-    if (key !== "Escape") return;
-    allNumbers.open = false;
-    find(allNumbers, "summary").focus();
-  });
+  makeMenu(find(page, ".all-numbers")); // it lies over the text
   part("legend").addEventListener("click", hideOrShow);
   find(page, ".to-end").addEventListener("click", text.follow);
   return { stage, text, reader, player, headOf, showHead, pinAt, shownTree: inspector.shownTree };
@@ -141,11 +133,8 @@ export function makeScreen(page, run, showOutcome) {
   }
 
   /** @param {KeyboardEvent} event */
-  function moveAlongNumbers({ key, target }) {
-    if (!(target instanceof HTMLElement)) return;
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0;
-    const seen = [...(target.parentElement?.children ?? [])].filter((number) => number.checkVisibility());
-    const next = seen[seen.indexOf(target) + by];
-    if (by && next instanceof HTMLElement) next.focus();
+  function moveAlongNumbers(event) {
+    const numbers = /** @type {HTMLElement[]} */ ([...(around(event.target, ".numbers")?.children ?? [])]);
+    neighbour(event, numbers.filter((number) => number.checkVisibility()), ["ArrowLeft", "ArrowRight"])?.focus();
   }
 }

@@ -7,7 +7,7 @@
 import { digits } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
 import {
-  acceptedIn, comesAtOnce, depthOf, depthsOf, familyOf, inReadingOrder, isDrafted, isTree, parentOf, rejectedIn, tokensOf,
+  acceptedIn, comesAtOnce, depthsOf, familyOf, inReadingOrder, isDrafted, rejectedIn, summed, tokensOf,
 } from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
@@ -65,7 +65,7 @@ export function stepsIn(round) {
  */
 export function draftingSteps(round) {
   const count = round.draft.length;
-  if (isTree(round)) return depthsOf(round);
+  if (round.isTree) return depthsOf(round);
   return count && Number(comesAtOnce(round)) + (comesInTurn(round) ? count : 0);
 }
 
@@ -144,14 +144,10 @@ export function placeAfter(rounds, steps) {
  * @param {Place} place
  */
 export function stepsTo(rounds, { round, step }) {
-  const starts = STARTS.get(rounds) ?? [0];
-  STARTS.set(rounds, starts);
-  for (let at = starts.length - 1; at < round; at++) starts.push(starts[at] + stepsIn(rounds[at]));
-  return starts[round] + step;
+  return stepsBefore(rounds, round) + step;
 }
 
-/** How many steps lead to each round, as far as it was asked: a run that goes on only grows. @type {WeakMap<Round[], number[]>} */
-const STARTS = new WeakMap();
+const stepsBefore = summed(0, (sum, round) => sum + stepsIn(round));
 
 /**
  * A place on the way to `to` that is about `limit` tokens ahead at most. Back it goes at once.
@@ -199,12 +195,12 @@ export function between(rounds, from, to) {
 function tokensAt(round, place) {
   const tokens = inReadingOrder(round);
   if (round.index !== place.round) return round.index < place.round ? tokens : [];
-  if (!isTree(round)) return tokens.slice(0, placesAfter(round, place.step));
+  if (!round.isTree) return tokens.slice(0, placesAfter(round, place.step));
   const known = verdictsAt(round, place);
   if (place.step === 0) return [];
   if (known.length > 0 && known.length === judgedIn(round.draft).length) return tokens.filter(isDrafted);
   const followed = [null, ...known.filter(({ fate }) => fate === "accepted").map((token) => token.place)];
-  return tokens.filter((token) => isDrafted(token) && followed.includes(parentOf(token) ?? null));
+  return tokens.filter((token) => isDrafted(token) && followed.includes(token.parent));
 }
 
 /**
@@ -224,7 +220,7 @@ function verdictsAt(round, { step }) {
 function shownAs(token, place) {
   const { round } = token;
   if (round.index !== place.round) return "judged";
-  if (!isTree(round) && token.place >= tokensAfter(round, place.step)) return "place";
+  if (!round.isTree && token.place >= tokensAfter(round, place.step)) return "place";
   const known = verdictsAt(round, place);
   const allFallen = known.length > 0 && known.length === judgedIn(round.draft).length;
   const isFollowed = familyOf(token).some((one) => one.fate === "accepted" && known.includes(one));
@@ -244,7 +240,7 @@ export function stepTo(rounds, place) {
   const { draft, next } = round;
   const judged = judgedIn(draft);
   const [blocks, drafting] = [Number(comesAtOnce(round)), draftingSteps(round)];
-  if (isTree(round) && step < drafting) return { kind: "depth", round, token: draft[0], depths: step + 1 };
+  if (round.isTree && step < drafting) return { kind: "depth", round, token: draft[0], depths: step + 1 };
   if (step < Math.min(blocks, drafting)) return { kind: "block", round, token: draft[0] };
   if (step < drafting) return { kind: "drafted", round, token: draft[step - blocks] };
   if (step < drafting + judged.length) return { kind: "judged", round, token: judged[step - drafting] };
@@ -272,7 +268,7 @@ function roundDone(round) {
   const { draft, next } = round;
   if (isFromServer(round)) return servedRoundDone(round);
   const judged = judgedIn(draft).length;
-  const what = isTree(round)
+  const what = round.isTree
     ? say("player.tree.drafts", { accepted: acceptedIn(round), count: judged, all: draft.length })
     : draft.length
     ? say("player.drafts", { count: draft.length, accepted: acceptedIn(round) })
@@ -300,7 +296,7 @@ function blockInWords(round) {
  * @param {number} depths of its tree that are drafted now
  */
 function depthInWords(round, depths) {
-  const count = round.draft.filter((token) => depthOf(token) === depths - 1).length;
+  const count = round.draft.filter((token) => token.depth === depths - 1).length;
   if (depths === 1) return say("player.tree.first", { count });
   const isLast = depths === draftingSteps(round);
   return sentences(
@@ -332,11 +328,11 @@ function judgedInWords(token) {
     ? say(`player.judged.${fate}`, { token: name })
     : say(`player.judgedWhy.${fate}`, { token: name, why: isBlock(round) ? judgement(token) : comparison(token) });
   if (token !== judgedIn(round.draft).at(-1)) {
-    return sentences(verdict, isTree(round) && fate === "rejected" ? say("player.tree.left") : "");
+    return sentences(verdict, round.isTree && fate === "rejected" ? say("player.tree.left") : "");
   }
   const dropped = round.draft.length - judgedIn(round.draft).length;
   const ends = !round.next && fate === "accepted" ? say("player.textEnds") : "";
-  const words = isTree(round) ? "player.tree.dropped" : "player.dropped";
+  const words = round.isTree ? "player.tree.dropped" : "player.dropped";
   return sentences(verdict, ends, dropped ? say(words, { count: dropped }) : "");
 }
 
@@ -344,30 +340,14 @@ function judgedInWords(token) {
 function drawnInWords(token) {
   if (!token) return say("player.textEnds");
   if (isServed(token)) return servedDrawn(token);
-  const drawn = { token: named(token), number: digits(token.u) };
-  const why = whyNoMore(token.round);
-  if (!uMatters(token)) return likeliestInWords(token, why);
-  if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });
-  if (token.fate === "bonus") return say(isTree(token.round) ? "player.tree.bonus" : "player.bonus", drawn);
-  const replaced = rejectedIn(token.round);
-  const isFromP = ruleOf(token).residual === null;
-  if (!replaced) return say(isFromP ? "player.resampledFromP" : "player.resampled", drawn);
-  const instead = { ...drawn, replaced: named(replaced) };
-  return say(isFromP ? "player.resampledFromPInstead" : "player.resampledInstead", instead);
-}
-
-/**
- * The same in greedy decoding.
- * @param {Own} own
- * @param {string} why nothing was drafted, if that is known
- */
-function likeliestInWords(own, why) {
-  const token = named(own);
-  if (own.fate === "sampled") return say(why ? "player.sampledWhyGreedy" : "player.sampledGreedy", { token, why });
-  if (own.fate === "bonus") return say(isTree(own.round) ? "player.tree.bonusGreedy" : "player.bonusGreedy", { token });
-  const replaced = rejectedIn(own.round);
-  if (!replaced) return say("player.resampledGreedy", { token });
-  return say("player.resampledInsteadGreedy", { token, replaced: named(replaced) });
+  const { fate, round } = token;
+  const [replaced, why] = [rejectedIn(round), whyNoMore(round)];
+  const values = { token: named(token), number: digits(token.u), why, replaced: replaced ? named(replaced) : "" };
+  const how = uMatters(token) ? "" : "Greedy";
+  if (fate === "sampled") return say(`player.sampled${why && "Why"}${how}`, values);
+  if (fate === "bonus") return say(round.isTree ? `player.tree.bonus${how}` : `player.bonus${how}`, values);
+  const from = uMatters(token) && ruleOf(token).residual === null ? "FromP" : "";
+  return say(`player.resampled${from}${replaced ? "Instead" : ""}${how}`, values);
 }
 
 /** @param {string[]} parts some of them empty */

@@ -41,7 +41,10 @@ export function makeText(stage) {
   let width = 0;
   stage.addEventListener("scroll", onScroll, { passive: true });
   document.addEventListener("copy", onCopy);
-  new ResizeObserver(onResize).observe(stage);
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width !== width) reflow();
+    width = contentRect.width;
+  }).observe(stage);
   clear();
   return {
     clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, hold, follow, rewrite, reflow, outline, reveal, shown,
@@ -280,9 +283,8 @@ export function makeText(stage) {
 
   /** @param {string} character an invisible one */
   function markFor(character) {
-    if (character === "\n") return h("i", { class: "newline" }, character);
-    if (character === "\t") return h("i", { class: "tab" }, character);
-    return h("i", { class: "invisible", "data-sign": codeOf(character) }, character);
+    const known = { "\n": "newline", "\t": "tab" }[character];
+    return h("i", known ? { class: known } : { class: "invisible", "data-sign": codeOf(character) }, character);
   }
 
   /**
@@ -331,13 +333,6 @@ export function makeText(stage) {
   /** @param {Token} token one that has been added */
   function elementOf(token) {
     return /** @type {HTMLElement} */ (elements.get(token));
-  }
-
-  /** @param {ResizeObserverEntry[]} entries */
-  function onResize([{ contentRect }]) {
-    if (contentRect.width === width) return;
-    width = contentRect.width;
-    reflow();
   }
 
   // Who scrolls back from the end no longer follows it. A late event of the page's own scrolling finds the end

@@ -3,9 +3,9 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { around, fill, h, within } from "./dom.js";
+import { append, around, fill, h, neighbour, within } from "./dom.js";
 import { roundedUp } from "./format.js";
-import { acceptedIn, isTree, rejectedOf } from "./run.js";
+import { acceptedIn, rejectedOf } from "./run.js";
 import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
 import { say } from "./words.js";
@@ -91,10 +91,8 @@ export function makeTimeline(strip, { jump, point }) {
   /** @param {Round[]} rounds */
   function add(rounds) {
     if (!rounds.length) return;
-    const drawn = new DocumentFragment();
-    for (const round of rounds) drawn.append(draw(round));
-    room.before(drawn);
-    showCount();
+    append(rail, [rounds.map(draw), room]);
+    strip.dataset.rounds = String(marks.length);
     const before = costs.length;
     let most = tallest;
     for (const round of rounds) {
@@ -103,7 +101,7 @@ export function makeTimeline(strip, { jump, point }) {
       const [drafting, verifying] = scaledCosts(round);
       costs.push(drafting, verifying);
     }
-    if (most > tallest) setHeight(most);
+    if (most > tallest) rail.style.setProperty("--bricks", String((tallest = most)));
     // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
@@ -134,10 +132,6 @@ export function makeTimeline(strip, { jump, point }) {
       tabStop = 0;
       if (marks[0]) marks[0].tabIndex = 0;
     }
-    showCount();
-  }
-
-  function showCount() {
     strip.dataset.rounds = String(marks.length);
   }
 
@@ -155,9 +149,9 @@ export function makeTimeline(strip, { jump, point }) {
   function draw(round) {
     const { index, next } = round;
     const [draft_ms, verify_ms] = costsOf(round);
-    if (isTree(round)) strip.dataset.trees = "";
+    if (round.isTree) strip.dataset.trees = "";
     return marks[index] = h("span", {
-      class: isTree(round) ? "mark of-tree" : "mark",
+      class: round.isTree ? "mark of-tree" : "mark",
       "data-index": index,
       "data-own": next ? next.fate : "none",
       role: "button",
@@ -173,7 +167,7 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** The drafts that stand above the others: of a tree those that were judged. @param {Round} round */
   function droppedOf(round) {
-    return isTree(round) ? rejectedOf(round).length : round.draft.length - acceptedIn(round);
+    return round.isTree ? rejectedOf(round).length : round.draft.length - acceptedIn(round);
   }
 
   /**
@@ -183,12 +177,6 @@ export function makeTimeline(strip, { jump, point }) {
    */
   function costsOf({ draft_ms, verify_ms, arrival_ms }) {
     return [draft_ms ?? 0, arrival_ms ?? verify_ms ?? 0];
-  }
-
-  /** @param {number} most */
-  function setHeight(most) {
-    tallest = most;
-    rail.style.setProperty("--bricks", String(most));
   }
 
   function setScale(soFar = longest) {
@@ -250,17 +238,14 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** @param {KeyboardEvent} event */
   function onKey(event) {
-    const index = roundOf(event.target);
-    if (index === null || event.ctrlKey || event.metaKey || event.altKey) return;
-    /** @type {Record<string, number>} */
-    const steps = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: marks.length - 1 };
-    const to = steps[event.key];
-    if (event.key === "Enter" || event.key === " ") jump(index);
-    else if (to === undefined) return;
-    else if (marks[to]) {
-      setTabStop(to);
-      marks[to].focus();
-    }
+    const { key, ctrlKey, metaKey, altKey } = event;
+    const [index, next] = [roundOf(event.target), neighbour(event, marks, ["ArrowLeft", "ArrowRight"])];
+    if (index === null || ctrlKey || metaKey || altKey) return;
+    if (key === "Enter" || key === " ") jump(index);
+    else if (next) {
+      setTabStop(marks.indexOf(next));
+      next.focus();
+    } else if (key !== "ArrowLeft" && key !== "ArrowRight") return;
     event.preventDefault();
     event.stopPropagation();
   }

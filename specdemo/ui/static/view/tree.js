@@ -2,20 +2,21 @@
 // A round's tree: its guesses as nested lists, each beside the token that it follows, with the fates that are known.
 // Below it the guesses at one place, as a table in the order of judging. `branchesOf` is the same tree for a picture.
 
-import { around, fill, find, h, write } from "./dom.js";
+import { around, fill, find, h, update, write } from "./dom.js";
 import { digits, short } from "./format.js";
 import { leftAfter, uMatters } from "./rules.js";
-import { depthOf, familyOf, isChosen, isDrafted, isTree, parentOf } from "./run.js";
+import { endOfPath, familyOf, isChosen, isDrafted } from "./run.js";
 import { columnHead, rowOf } from "./tables.js";
 import { fateNamed, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
+/** @import { Attributes } from "./dom.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {(token: Drafted | Own) => string} FateNow as far as it is known: "pending", or that of the token */
 /**
  * A token of a tree. column: how many drafted tokens stand before it. row: of its middle; a token stands in the middle of
  * those that follow it. after: the index of the token that it follows, null at the root. p: null while it is pending.
- * @typedef {{ text: string, fate: string, column: number, row: number, after: number | null, p: number | null, q: number | null }} Branch
+ * @typedef {{ token: Drafted | Own, text: string, fate: string, column: number, row: number, after: number | null, p: number | null, q: number | null }} Branch
  */
 
 const TALL = 8; // rows; a taller tree is folded at first
@@ -28,21 +29,18 @@ const TALL = 8; // rows; a taller tree is folded at first
 export function makeTree(panel, fateNow, choose) {
   const folded = /** @type {HTMLDetailsElement} */ (find(panel, ".tree"));
   const family = find(panel, ".family");
-  /** @type {Map<HTMLElement, Drafted | Own>} */
-  const nodes = new Map();
+  /** The tree that is shown, and how many of its depths are drafted. @type {{ round: Round, depths: number } | null} */
+  let shown = null;
   /** @type {Round | null} */
-  let drawn = null;
-  /** @type {{ item: HTMLElement, list: HTMLElement, after: HTMLElement | null } | null} */
-  let own = null; // where the target's own token belongs, which is not there before it is drawn
+  let latest = null; // that was shown
+  /** @type {Branch[]} */
+  let branches = [];
   let isFolded = false; // by the reader
   find(folded, "summary").addEventListener("click", () => { isFolded = folded.open; });
   folded.addEventListener("click", ({ target }) => {
-    const node = around(target, "button");
-    const token = node && nodes.get(node);
-    if (token) choose(token);
+    const branch = branches[Number(around(target, "button")?.dataset.branch ?? NaN)];
+    if (branch) choose(branch.token);
   });
-  /** The tree that is shown, and how many of its depths are drafted. @type {{ round: Round, depths: number } | null} */
-  let shown = null;
   return { show, shown: () => shown };
 
   /**
@@ -50,83 +48,47 @@ export function makeTree(panel, fateNow, choose) {
    * @param {number} depths that are drafted
    */
   function show(token, depths) {
-    const round = token.fate !== "prompt" && isTree(token.round) ? token.round : null;
+    const round = token.fate !== "prompt" && token.round.isTree ? token.round : null;
     folded.hidden = family.hidden = true;
     shown = round && { round, depths };
     if (!round || token.fate === "prompt") return;
     folded.hidden = false;
-    if (round !== drawn) draw(round);
-    for (const [node, one] of nodes) drawNode(node, one, one === token, depths);
-    showOwn(round);
+    branches = branchesOf(round, fateNow, Infinity);
+    update(find(folded, ".branches"), below(null, token, depths));
+    const rows = branches.reduce((most, { row }) => Math.max(most, row + 1), 0);
+    if (round !== latest) folded.open = !isFolded && rows <= TALL && !matchMedia("(max-width: 800px)").matches;
+    latest = round;
     write(find(folded, "summary"), shapeInWords(round, fateNow));
     const lit = folded.querySelector('[aria-current="true"]');
     if (lit && panel.closest("[data-lecture]")) lit.scrollIntoView({ block: "nearest" }); // nobody else can scroll there
     showFamily(token);
   }
 
-  /** @param {Round} round */
-  function draw(round) {
-    drawn = round;
-    nodes.clear();
-    own = null;
-    const end = round.draft.filter(({ fate }) => fate === "accepted").at(-1)?.place ?? null;
-    /**
-     * @param {number | null} parent
-     * @param {HTMLElement | null} item of it
-     */
-    const below = (parent, item) => {
-      const list = h("ul");
-      for (const one of round.draft.filter((each) => parentOf(each) === parent)) list.append(itemOf(one));
-      if (round.next && parent === end) own = { item: itemOf(round.next), list, after: item };
-      if (list.firstChild) item?.append(list);
-      return list;
-    };
-    const itemOf = (/** @type {Drafted | Own} */ one) => {
-      const node = h("button", {}, h("b"), h("i"), h("i"));
-      nodes.set(node, one);
-      const item = h("li", {}, node);
-      if (isDrafted(one)) below(one.place, item);
-      return item;
-    };
-    const branches = below(null, null);
-    const rows = branches.querySelectorAll("li:not(:has(ul))").length;
-    fill(find(folded, ".branches"), branches);
-    folded.open = !isFolded && rows <= TALL && !matchMedia("(max-width: 800px)").matches;
+  /**
+   * The branches that follow one, or the text.
+   * @param {number | null} index
+   * @param {Token} told of which the inspector tells
+   * @param {number} depths that are drafted; of the others only the room is there
+   */
+  function below(index, told, depths) {
+    /** @type {HTMLElement[]} */
+    const items = branches.flatMap((one, at) => {
+      if (one.after !== index) return [];
+      const isThere = !isDrafted(one.token) || one.column < depths;
+      const node = nodeOf(one, { "data-branch": at, disabled: !isThere, "aria-current": String(one.token === told) });
+      return [h("li", { "data-fate": one.fate, class: !isThere && "absent" }, node, below(at, told, depths))];
+    });
+    return items.length ? h("ul", {}, items) : null;
   }
 
   /**
-   * @param {HTMLElement} node
-   * @param {Drafted | Own} token
-   * @param {boolean} isShown whether the inspector tells of it
-   * @param {number} depths that are drafted
+   * @param {Branch} branch
+   * @param {Attributes} attributes
    */
-  function drawNode(node, token, isShown, depths) {
-    const fate = fateNow(token);
-    const isThere = !isDrafted(token) || depthOf(token) < depths;
-    const item = /** @type {HTMLElement} */ (node.parentElement);
-    item.dataset.fate = node.dataset.fate = fate;
-    item.classList.toggle("absent", !isThere);
-    node.toggleAttribute("disabled", !isThere);
-    node.setAttribute("aria-current", String(isShown));
-    write(find(node, "b"), token.text.trim() || named(token));
-    const [p, q] = [fate === "pending" ? null : token.p, ownQ(token)];
-    node.style.setProperty("--p", String(p ?? 0));
-    node.style.setProperty("--q", String(q ?? 0));
+  function nodeOf({ token, text, fate, p, q }, attributes) {
     const numbers = [p === null ? "" : `p = ${digits(p)}`, q === null ? "" : `q = ${digits(q)}`];
-    node.title = [`${named(token)}: ${fateNamed(token, fate)}`, ...numbers].filter(Boolean).join(", ");
-  }
-
-  /** @param {Round} round */
-  function showOwn({ next }) {
-    if (!own || !next) return;
-    const { item, list, after } = own;
-    if (fateNow(next) !== "pending") {
-      list.append(item);
-      after?.append(list);
-    } else {
-      item.remove();
-      if (!list.firstChild) list.remove();
-    }
+    const title = [`${named(token)}: ${fateNamed(token, fate)}`, ...numbers].filter(Boolean).join(", ");
+    return h("button", { ...attributes, title, "data-fate": fate, "--p": p ?? 0, "--q": q ?? 0 }, h("b", {}, text), h("i"), h("i"));
   }
 
   /** @param {Drafted | Own} token */
@@ -192,11 +154,10 @@ export function shapeInWords(round, fateNow) {
  * @returns {Branch[]}
  */
 export function branchesOf(round, fateNow, depths) {
-  const end = round.draft.filter(({ fate }) => fate === "accepted").at(-1)?.place ?? null;
   const own = round.next && fateNow(round.next) !== "pending" ? round.next : null;
   /** @type {Branch[]} */
   const branches = [];
-  let rows = 0;
+  let rows = 0; // of tokens that none follows
   addBelow(null, null, 0);
   return branches;
 
@@ -207,8 +168,8 @@ export function branchesOf(round, fateNow, depths) {
    * @returns {number | null} the row of their middle, null where nothing follows
    */
   function addBelow(parent, after, column) {
-    const drafted = column < depths ? round.draft.filter((one) => parentOf(one) === parent) : [];
-    const found = [...drafted, ...(own && parent === end ? [own] : [])].map((one) => add(one, after, column));
+    const drafted = column < depths ? round.draft.filter((one) => one.parent === parent) : [];
+    const found = [...drafted, ...(own && parent === endOfPath(round) ? [own] : [])].map((one) => add(one, after, column));
     return found.length ? (found[0] + found[found.length - 1]) / 2 : null;
   }
 
@@ -221,7 +182,7 @@ export function branchesOf(round, fateNow, depths) {
   function add(token, after, column) {
     const fate = fateNow(token);
     const text = token.text.trim() || named(token);
-    const branch = { text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: ownQ(token) };
+    const branch = { token, text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: ownQ(token) };
     const index = branches.push(branch) - 1;
     branch.row = (isDrafted(token) ? addBelow(token.place, index, column + 1) : null) ?? rows++;
     return branch.row;

@@ -2,9 +2,9 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, keptIn, listed, massAt, partsOf, primed, ruleOf, shareAt, uMatters } from "./rules.js";
+import { isBlock, keptIn, listed, massAt, partsOf, passes, primed, ruleOf, shareAt, uMatters } from "./rules.js";
 import {
-  acceptedIn, comesAtOnce, depthOf, familyOf, isAfterRefused, isChosen, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
+  acceptedIn, comesAtOnce, familyOf, isAfterRefused, isChosen, isDrafted, rejectedIn, replacementOf, siblingAfter,
 } from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
@@ -51,10 +51,10 @@ export function placeOf(token) {
   if (token.fate === "prompt") return say("inspector.where.prompt");
   const { index, draft } = token.round;
   if (!isDrafted(token)) return say("inspector.where.own", { round: index + 1 });
-  if (isTree(token.round)) {
+  if (token.round.isTree) {
     const family = familyOf(token);
     const guess = { guess: family.indexOf(token) + 1, guesses: family.length };
-    return say("inspector.where.tree", { round: index + 1, depth: depthOf(token) + 1, ...guess });
+    return say("inspector.where.tree", { round: index + 1, depth: token.depth + 1, ...guess });
   }
   const where = { round: index + 1, draft: token.place + 1, drafts: draft.length };
   return say(isUntold(token.round) ? "inspector.where.draft" : "inspector.where.draftOf", where);
@@ -90,104 +90,73 @@ function allowedInWords(token, setting, known) {
  */
 function fateInWords(token, setting, known) {
   if (known === "place") return say("inspector.verdict.place");
-  if (known === "draft") return waitingInWords(token);
-  if (token.fate !== "prompt" && isServed(token)) return servedVerdict(token);
+  if (token.fate === "prompt") return say("inspector.verdict.prompt");
+  if (known === "draft") {
+    return token.q === null ? say("inspector.verdict.waiting") : say("inspector.verdict.waitingWith", { q: digits(token.q) });
+  }
+  if (isServed(token)) return servedVerdict(token);
+  const { round } = token;
+  const how = uMatters(token) ? "" : "Greedy";
+  const [count, number, why] = [acceptedIn(round), digits(token.u), whyNoMore(round)];
   switch (token.fate) {
-    case "prompt":
-      return say("inspector.verdict.prompt");
     case "accepted":
       return say("inspector.verdict.accepted", { why: judgement(token) });
     case "rejected": {
-      const next = replacementOf(token);
       const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
-      const family = familyOf(token);
-      const after = family[family.indexOf(token) + 1];
-      if (after) {
-        const next = uMatters(token) ? "inspector.verdict.leftToNext" : "inspector.verdict.next";
-        return `${rejected} ${say(next, { token: named(after) })}`;
-      }
+      const [next, after] = [replacementOf(token), siblingAfter(token)];
+      if (after) return `${rejected} ${say(how ? "inspector.verdict.next" : "inspector.verdict.leftToNext", { token: named(after) })}`;
       if (known !== "all") return rejected;
       if (!next) return `${rejected} ${say("inspector.verdict.nothingInstead")}`;
-      const how = uMatters(next) ? "inspector.verdict.drawnInstead" : "inspector.verdict.standsInstead";
-      return `${rejected} ${say(how, { token: named(next) })}`;
+      const instead = uMatters(next) ? "inspector.verdict.drawnInstead" : "inspector.verdict.standsInstead";
+      return `${rejected} ${say(instead, { token: named(next) })}`;
     }
-    case "discarded": {
-      const rejected = rejectedIn(token.round);
-      if (isBlock(token.round) && token.place >= keptIn(token.round)) {
-        if (rejected && !uMatters(token)) return say("inspector.verdict.droppedAfter", draftNamed(rejected));
-        return say("inspector.verdict.failed", { why: judgement(token) });
-      }
-      if (token.u !== null) {
-        const said = { why: judgement(token) };
-        return passes(token) ? say("inspector.verdict.afterEnd", said) : say("inspector.verdict.refusedAfterEnd", said);
-      }
-      if (isTree(token.round)) return unreachedInWords(token);
-      return rejected
-        ? say("inspector.verdict.unjudged", draftNamed(rejected))
-        : say("inspector.verdict.unjudgedUnknown");
-    }
+    case "discarded":
+      return discardedInWords(token);
     case "resampled": {
-      const replaced = replacedBy(token);
-      const isDrawn = uMatters(token);
-      const why = replaced
-        ? say(isDrawn ? "inspector.verdict.resampled" : "inspector.verdict.replaced", {
-          token: named(replaced), why: judgement(replaced, setting),
-        })
-        : say("inspector.verdict.resampledUnknown");
-      if (!isDrawn) return `${why} ${say("inspector.verdict.likeliestInstead")}`;
-      const number = digits(token.u);
-      const { of, over } = partsOf(ruleOf(token));
-      const how = ruleOf(token).residual === null
-        ? say("inspector.verdict.fromP", { number })
-        : say("inspector.verdict.fromResidual", { of: primed(token, of), over: primed(token, over), number });
-      return `${why} ${how}`;
+      const [replaced, rule] = [replacedBy(token), ruleOf(token)];
+      const because = how ? "inspector.verdict.replaced" : "inspector.verdict.resampled";
+      const rejected = replaced
+        ? say(because, { token: named(replaced), why: judgement(replaced, setting) }) : say("inspector.verdict.resampledUnknown");
+      if (how) return `${rejected} ${say("inspector.verdict.likeliestInstead")}`;
+      const { of, over } = partsOf(rule);
+      const from = rule.residual === null ? "inspector.verdict.fromP" : "inspector.verdict.fromResidual";
+      return `${rejected} ${say(from, { of: primed(token, of), over: primed(token, over), number })}`;
     }
-    case "bonus": {
-      const inTree = isTree(token.round);
-      const count = inTree ? acceptedIn(token.round) : token.round.draft.length;
-      if (inTree) {
-        const path = { count, number: digits(token.u) };
-        return say(uMatters(token) ? "inspector.verdict.bonusTree" : "inspector.verdict.bonusTreeGreedy", path);
-      }
-      if (!uMatters(token)) return say("inspector.verdict.bonusGreedy", { count });
-      return say("inspector.verdict.bonus", { count, number: digits(token.u) });
-    }
-    case "sampled": {
-      const why = whyNoMore(token.round);
-      if (!uMatters(token)) {
-        return say(why ? "inspector.verdict.sampledWhyGreedy" : "inspector.verdict.sampledGreedy", { why });
-      }
-      return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, number: digits(token.u) });
-    }
+    case "bonus":
+      return say(`inspector.verdict.bonus${round.isTree ? "Tree" : ""}${how}`, { count, number });
+    case "sampled":
+      return say(`inspector.verdict.sampled${why && "Why"}${how}`, { why, number });
   }
+}
+
+/** @param {Drafted} token */
+function discardedInWords(token) {
+  const { round, place, u } = token;
+  const rejected = rejectedIn(round);
+  const behind = rejected && { draft: rejected.place + 1, token: named(rejected) };
+  if (isBlock(round) && place >= keptIn(round)) {
+    if (behind && !uMatters(token)) return say("inspector.verdict.droppedAfter", behind);
+    return say("inspector.verdict.failed", { why: judgement(token) });
+  }
+  if (u !== null) {
+    return say(passes(token) ? "inspector.verdict.afterEnd" : "inspector.verdict.refusedAfterEnd", { why: judgement(token) });
+  }
+  if (round.isTree) return unreachedInWords(token);
+  return behind ? say("inspector.verdict.unjudged", behind) : say("inspector.verdict.unjudgedUnknown");
 }
 
 /** Why a guess of a tree was not judged. @param {Drafted} token */
 function unreachedInWords(token) {
   const followed = familyOf(token).find(({ fate }) => fate === "accepted");
   if (followed) return say("inspector.verdict.notNeeded", { token: named(followed) });
-  const parent = token.round.draft[parentOf(token) ?? -1];
+  const parent = token.round.draft[token.parent ?? -1];
   if (!parent) return say("inspector.verdict.unjudgedUnknown");
   return say("inspector.verdict.notReached", { token: named(parent) });
-}
-
-/** @param {Drafted} rejected */
-function draftNamed(rejected) {
-  return { draft: rejected.place + 1, token: named(rejected) };
 }
 
 /** Whether the token's verdict is known. @param {Known} known */
 export function isJudged(known) {
   return known === "verdict" || known === "all";
-}
-
-/**
- * Of a drafted token that waits for its verdict.
- * @param {Token} token
- */
-function waitingInWords(token) {
-  if (token.fate === "prompt" || token.q === null) return say("inspector.verdict.waiting");
-  return say("inspector.verdict.waitingWith", { q: digits(token.q) });
 }
 
 /**
@@ -237,11 +206,6 @@ function likeliestInWords({ p, raw_p, allowed }, setting) {
   const before = digits(raw_p, 2);
   if (allowed) return say("inspector.judged.notLikeliestAllowed", { before });
   return say(adjusted ? "inspector.judged.notLikeliestWith" : "inspector.judged.notLikeliestBefore", { adjusted, before });
-}
-
-/** @param {Drafted} token */
-function passes({ u, accept_prob }) {
-  return u !== null && accept_prob !== null && u < accept_prob;
 }
 
 /**
@@ -369,16 +333,16 @@ export function alternativesTo(token, known = "all") {
   if (token.fate === "prompt" || !isJudged(known) || isUnknown(token)) return [];
   /** @type {Map<number | string, Row>} */
   const rows = new Map();
+  const add = (/** @type {number | string} */ key, /** @type {Omit<Row, "kind" | "residual">} */ row, of = { ...token, id: row.id }) => {
+    rows.set(key, { ...row, kind: row.text === "" ? kindInRound(of) : null, residual: shareAt(token, row.p, row.q) });
+  };
   for (const [at, [id, text, p, q, raw_p, raw_q]] of token.top.entries()) {
-    const kind = text === "" ? kindInRound({ ...token, id: /** @type {number} */ (id) }) : null;
-    rows.set(id ?? `${at} of a server`, { id, text, kind, p, q, raw_p, raw_q, residual: shareAt(token, p, q), drawn: null });
+    add(id ?? `${at} of a server`, { id, text, p, q, raw_p, raw_q, drawn: null });
   }
   for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
-    if (id === null) continue; // nobody knows it
-    if (rows.get(id)?.drawn) continue; // by a lossy rule, the token that was rejected can be drawn again
-    const kind = text === "" ? kindInRound(drawn) : null;
-    rows.set(id, { id, text, kind, p, q, raw_p, raw_q, residual: shareAt(token, p, q), drawn: drawnFrom(drawn) });
+    // Nobody knows it; or by a lossy rule the token that was rejected was drawn again.
+    if (id !== null && !rows.get(id)?.drawn) add(id, { id, text, p, q, raw_p, raw_q, drawn: drawnFrom(drawn) }, drawn);
   }
   return [...rows.values()].sort((a, b) => Number(b.drawn !== null) - Number(a.drawn !== null));
 }
@@ -443,7 +407,7 @@ export function roundInWords(round) {
   const ofTree = () => say("timeline.tree", { accepted, judged, count: draft.length });
   const times = { drafting: milliseconds(draft_ms ?? 0), verifying: milliseconds(verify_ms ?? 0) };
   return roundOf(index, [
-    isTree(round) ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
+    round.isTree ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
     say("view.tokens", { count: tokens, number: tokens }),
     say(draft.length && comesAtOnce(round) ? "timeline.timesOfBlock" : "timeline.times", times),
     lengthInWords(round),
@@ -475,7 +439,7 @@ export function whyNoMore({ ended_by }) {
  */
 export function lengthInWords(round) {
   const { gamma } = round;
-  if (!gamma || isTree(round)) return "";
+  if (!gamma || round.isTree) return "";
   const why = whyNoMore(round);
   return why ? say("timeline.shorter", { gamma, why }) : `γ ${gamma}`;
 }
