@@ -37,7 +37,6 @@ from specdemo.runtime.cache import (
     NEW_BUFFERS,
     Cached,
     CachedByPosition,
-    Experts,
     Features,
     HybridLayer,
     PositionalCache,
@@ -48,7 +47,7 @@ from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
-from specdemo.runtime.weights import modules_of
+from specdemo.runtime.weights import Experts, modules_of
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
