@@ -13,7 +13,7 @@ from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, specula
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers, masked
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
-from specdemo.runtime.native import address, compile_function, float32, record
+from specdemo.runtime.native import address, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
 
 # What the compiled verdict is given: the addresses of the logits [B+1, V], of what VerifyInput has (0: it is
@@ -28,7 +28,7 @@ class CompiledVerdict:
     """Judges the drafts of one run. Raises ImportError where numba is missing."""
 
     def __init__(self) -> None:
-        from specdemo.runtime import shaping, verdict  # import numba
+        from specdemo.runtime import intrinsics, shaping, verdict  # import numba
 
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
         self._memory, self._addresses = dict[str, Tensor](), record(memory)
@@ -38,7 +38,7 @@ class CompiledVerdict:
             block: verdict.BLOCK,
             typical: verdict.TYPICAL,
         }
-        self._judge = compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
+        self._judge = intrinsics.compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
         self._room_for: tuple[int, ...] = ()
 
     def __call__(
@@ -127,9 +127,9 @@ class CompiledSampling:
     """Draws tokens in one run. Raises ImportError where numba is missing."""
 
     def __init__(self) -> None:
-        from specdemo.runtime import kernels, shaping  # import numba
+        from specdemo.runtime import intrinsics, kernels, shaping  # import numba
 
-        self._sample = compile_function(kernels.sampling_function)
+        self._sample = intrinsics.compile_function(kernels.sampling_function)
         self._sums = torch.empty(shaping.BUCKETS, dtype=torch.float64)
         self._rows = float32(2, 0)
 

@@ -30,18 +30,6 @@ SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names 
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 
-def modules_of(model: Module) -> list[Module]:
-    """The model and all modules in it, each once. Module.modules() takes longer, which counts where each run
-    looks."""
-    modules = {model: None}
-    queue = [model]
-    for module in queue:
-        new = [part for part in module._modules.values() if part is not None and part not in modules]
-        modules.update(dict.fromkeys(new))
-        queue += dict.fromkeys(new)
-    return queue
-
-
 def tensors_of(modules: list[Module]) -> list[Tensor]:
     """Their parameters and buffers, a shared one as often as it is there."""
     kept = (tensors for module in modules for tensors in (module._parameters, module._buffers))
@@ -107,7 +95,7 @@ def expert_weights(model: Module) -> ExpertWeights:
 def expert_layers(model: Module) -> dict[Module, str]:
     """The parts of a model that hold a layer's experts, each with the name of the argument that tells which
     of them are chosen."""
-    names = {part: _chosen_by(type(part)) for part in modules_of(model) if hasattr(part, "num_experts")}
+    names = {part: _chosen_by(type(part)) for part in model.modules() if hasattr(part, "num_experts")}
     return {part: name for part, name in names.items() if name}
 
 
@@ -190,7 +178,7 @@ def is_made_of_parts(tensor: Tensor) -> bool:
 def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while what was made of their places may
     be used."""
-    modules = modules_of(model)
+    modules = list(model.modules())
     places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors_of(modules)]
     return modules, places
 
@@ -207,7 +195,7 @@ def rounds_activations(model: Module) -> bool:
     """Whether layers of a quantised checkpoint round what they multiply to few bits: transformers' own for
     float8, and those of bitsandbytes, torchao and compressed-tensors. A number's last digit can then make a
     whole step."""
-    for layer in modules_of(model):
+    for layer in model.modules():
         scheme, weight = getattr(layer, "quantization_scheme", None), getattr(layer, "weight", None)
         if type(layer).__name__ in ("FP8Linear", "Linear8bitLt") or getattr(weight, "act_quant_kwargs", None):
             return True

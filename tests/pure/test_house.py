@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (33448, 146),
+    ("specdemo", ".py"): (33427, 146),
     ("specdemo/cli", ".py"): (644, 4),
     ("specdemo/doctor", ".py"): (647, 3),
     ("specdemo/drafters", ".py"): (3821, 16),
@@ -51,7 +51,7 @@ SIZES = {
     ("specdemo/events", ".py"): (2367, 8),
     ("specdemo/loading", ".py"): (2564, 11),
     ("specdemo/measure", ".py"): (2896, 14),
-    ("specdemo/runtime", ".py"): (7086, 24),
+    ("specdemo/runtime", ".py"): (7065, 24),
     ("specdemo/servers", ".py"): (1387, 6),
     ("specdemo/trials", ".py"): (522, 5),
     ("specdemo/ui", ".py"): (7457, 35),
@@ -60,7 +60,7 @@ SIZES = {
     ("specdemo/ui/static", ".css"): (1897, 17),
     ("specdemo/words", ".json"): (4300, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (34005, 226),
+    ("tests", ".py .js .mjs"): (34004, 226),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
