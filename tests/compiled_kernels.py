@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specdemo.runtime import triton_attention, triton_kernels
+from specdemo.runtime import triton_kernels
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import Heads, RowMask
 from specdemo.runtime.linear import MOST_BY_TRITON
@@ -93,9 +93,9 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
         forwards += [(way, tree) for way in ways]
     for (of_norms, rotations, softcap, mask), tree in forwards:
         attends = Heads(0, heads, groups, d, d**-0.5, mask, softcap)
-        triton_attention.few_rows_attention(attends, *given, of_norms, rotations, *cache, tree)
+        triton_kernels.few_rows_attention(attends, *given, of_norms, rotations, *cache, tree)
     for norm in (None, (number(d), 1e-6)):
-        triton_attention.keep_rows(number(n, 2 * groups * d), norm, table, *cache)
+        triton_kernels.keep_rows(number(n, 2 * groups * d), norm, table, *cache)
     triton_kernels.gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32
@@ -139,9 +139,9 @@ def print_all(capability: int) -> None:
             "tensor_cores": "mma" in ptx,
         }
 
-    attention, others = triton_attention, triton_kernels
-    kernels = [attention.attend_kernel, attention.combine_kernel, attention.keep_kernel]
-    kernels += [others.int8_kernel, others.row_kernel, others.gate_kernel, others.norm_kernel]
+    of = triton_kernels
+    kernels = [of.attend_kernel, of.combine_kernel, of.keep_kernel]
+    kernels += [of.int8_kernel, of.row_kernel, of.gate_kernel, of.norm_kernel]
     for name, dtype in DTYPES.items():
         for kernel in kernels:
             kernel.run = partial(compiled, kernel, name)

@@ -13,7 +13,7 @@ import torch
 from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.runtime import attention, cuda, probe
+from specdemo.runtime import attention, cuda, graphs, probe
 
 FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might be ..."
 INVALID = "CUDA error: operation failed due to a previous error during capture\nCUDA kernel errors might ..."
@@ -270,7 +270,7 @@ def install(monkeypatch, fake):
     monkeypatch.setattr(cuda, "_pinned_bytes", lambda size: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(cuda, "_copying", {})
     monkeypatch.setattr(cuda, "_never_copied", [])
-    monkeypatch.setattr(cuda, "_streams", {})
-    monkeypatch.setattr(cuda, "_failed", [])
+    monkeypatch.setattr(graphs, "_streams", {})
+    monkeypatch.setattr(graphs, "_failed", [])
     monkeypatch.setattr(cuda, "_lost", None)
     return fake

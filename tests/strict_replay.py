@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
-from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.steps import tensors_of
+from specdemo.runtime.graphs import Graphs, tensors_of
 from tests.fake_cuda import FakeCuda, Operations, install
 
 

@@ -13,7 +13,7 @@ from specdemo.engine.sampling import masked
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
-from specdemo.runtime.native import address, compile_function, float32, record
+from specdemo.runtime.native import address, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
 
 # What the compiled verdict is given: the addresses of the logits [B+1, V], of what VerifyInput has (0: it is
@@ -28,7 +28,7 @@ class Compiled:
     """Judges the drafts and draws the tokens of one run. Raises ImportError where numba is missing."""
 
     def __init__(self) -> None:
-        from specdemo.runtime import kernels, shaping, verdict  # import numba
+        from specdemo.runtime import intrinsics, kernels, shaping, verdict  # import numba
 
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
         self._memory, self._addresses = dict[str, Tensor](), record(memory)
@@ -38,9 +38,9 @@ class Compiled:
             block: verdict.BLOCK,
             typical: verdict.TYPICAL,
         }
-        self._judge = compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
+        self._judge = intrinsics.compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
         self._room_for: tuple[int, ...] = ()
-        self._sample = compile_function(kernels.sampling_function)
+        self._sample = intrinsics.compile_function(kernels.sampling_function)
         self._sums, self._rows = torch.empty(shaping.BUCKETS, dtype=torch.float64), float32(2, 0)
 
     def draw(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None]:

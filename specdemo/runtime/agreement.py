@@ -1,5 +1,5 @@
-"""Whether two computations of the same thing agree, and what differs where they don't: a model's logits, and
-the output of a captured step. Also tries what may fail, such as a faster forward, and says why it did."""
+"""Whether two computations of a model's logits agree, and what differs where they don't. Also tries what may
+fail, such as a faster forward, and says why it did."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,15 +7,6 @@ import torch
 from torch import Tensor
 
 from specdemo.errors import is_out_of_memory, one_line
-from specdemo.runtime.steps import named_tensors
-
-# How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
-# ROUNDED: a head's own measure of its confidence, where a model computes in 16 bits.
-EXACT, ROUNDED = 1e-6, 2e-2
-# How far its logits may be from the step's, in units of rounding of the largest. A graph runs the step's
-# kernels on the step's shapes, so no more than the order of sums can differ. In 16 bits a sum is rounded at
-# its end only.
-UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
 
 
 def why_not(work: Callable[[], object]) -> str | None:
@@ -61,35 +52,6 @@ def agree(pairs: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype, mostly: bo
 def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
     """How far two computations of these logits by a model of this dtype may be apart."""
     return unit_of(dtype) ** 0.5 * largest(logits)
-
-
-def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:
-    """What differs in what a step says that was captured, and by how much, in a few words; None if nothing
-    does. Logits may be rounded otherwise, and so may `sure`, which a head computes beside its logits; ids,
-    flags and other numbers must be the same, but for EXACT. dtypes: those that the models compute in."""
-    for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
-        if not one.is_floating_point():
-            if count := int((one != other).sum()):
-                return f"{name} differ in {count} of {one.numel()} places"
-            continue
-        if not torch.equal(one.isnan(), other.isnan()):
-            return f"NaN in {name}"
-        differ, allowed = apart(one, other), _allowed(name, one, dtypes)
-        if (differ > allowed).any():
-            return f"{name} differ by {float(differ.max()):.2g}, allowed {allowed:.2g}"
-    return None
-
-
-def _allowed(name: str, numbers: Tensor, dtypes: Sequence[torch.dtype]) -> float:
-    """How far these numbers of a step may be apart, where models compute in these dtypes."""
-    if name == "sure":
-        return ROUNDED if any(torch.finfo(dtype).bits == 16 for dtype in dtypes) else EXACT
-    if name != "logits":
-        return EXACT
-    finest = min(dtypes, key=unit_of, default=numbers.dtype)
-    dtype = max(numbers.dtype, finest, key=unit_of)  # some models of 16 bits give logits of 32
-    units = UNITS_IN_16_BITS if torch.finfo(dtype).bits == 16 else UNITS_IN_MORE
-    return units * unit_of(dtype) * largest(numbers)
 
 
 def unit_of(dtype: torch.dtype) -> float:

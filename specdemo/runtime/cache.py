@@ -1,15 +1,12 @@
-"""Caches that are written by position, what a model's forwards keep of its layers' inputs by position, and
-which experts they read, where its layers are mixtures of experts.
+"""Caches that are written by position, and what a model's forwards keep of its layers' inputs by position.
 
 No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
 held from there on is overwritten or masked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
-from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -20,7 +17,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from specdemo.runtime.agreement import why_not
 from specdemo.runtime.device import to_device
 from specdemo.runtime.states import StateLayer
-from specdemo.runtime.weights import expert_layers
+from specdemo.runtime.weights import in_this_thread
 from specdemo.words.message import Message, message
 
 MIN_CAPACITY = 256  # tokens that there is room for
@@ -88,64 +85,6 @@ class Features:
                     handle = self._layers[-1].register_forward_hook(in_this_thread(keep_output))
                 hooks.callback(handle.remove)
             yield
-
-
-def in_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
-    """The hook for forwards in this thread alone: another pair may share the model."""
-    thread = get_ident()
-
-    def guarded(*given: object) -> None:
-        if get_ident() == thread:
-            hook(*given)
-
-    return guarded
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The experts of a model's layers. layers: each with the name of the argument that tells which of them
-    are chosen. count: how many experts a layer has, the most of any."""
-
-    model: PreTrainedModel
-    layers: dict[Module, str]
-    count: int
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "Experts | None":
-        """None for a model without experts, and where they are not told which are chosen."""
-        layers = expert_layers(model)
-        return cls(model, layers, max(layer.num_experts for layer in layers)) if layers else None
-
-    @contextmanager
-    def watching(self) -> Iterator[list[Tensor]]:
-        """A context with a list of what was chosen in the model's latest forward in this thread: the numbers
-        of the experts [N, k], for each layer."""
-        chosen: list[Tensor] = []
-
-        def note(layer: Module, args: tuple, kwargs: dict) -> None:
-            name = self.layers[layer]
-            chosen.append(kwargs[name] if name in kwargs else args[1])
-
-        begin, note = in_this_thread(lambda *_: chosen.clear()), in_this_thread(note)
-        with ExitStack() as hooks:
-            hooks.callback(self.model.register_forward_pre_hook(begin).remove)
-            for layer in self.layers:
-                hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
-            yield chosen
-
-    def read(self, chosen: list[Tensor], rows: int) -> Tensor:
-        """How many experts of a layer the first row of a forward reads, the first two, ..., all `rows`, each
-        expert once: [rows] float64, the means over the layers. What is chosen stays on its device, and
-        nothing waits. Tokens that are fed again come before these rows, and do not count. [0] where it is not
-        known: layers choose different numbers of experts, or for fewer tokens."""
-        shapes = {ids.shape for ids in chosen}
-        if len(shapes) != 1 or len(chosen[0]) < rows:
-            return torch.empty(0, dtype=torch.float64, device=self.model.device)
-        ids = torch.stack([ids.to(chosen[0].device) for ids in chosen])[:, -rows:]  # [L, rows, k]
-        reads = torch.zeros(len(chosen), rows, self.count + 1, dtype=torch.uint8, device=ids.device)
-        reads.scatter_(2, ids.long().clamp(max=self.count), 1)  # a number beyond the last is no expert
-        by_row = reads[..., : self.count].cummax(1).values  # [L, rows, E]: by this row or one before it
-        return by_row.sum((0, 2), dtype=torch.float64) / len(chosen)
 
 
 class Cached:

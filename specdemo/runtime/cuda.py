@@ -1,12 +1,11 @@
-"""What all pairs of this process share of CUDA: one lock, one capture stream for each GPU, waiting for a GPU,
+"""What a GPU can do, and what all pairs of this process share of CUDA: one lock, copies, waiting for a GPU,
 and whether CUDA still works.
 
 All of `specdemo` waits for streams, never for a whole device, because that would end another thread's capture
 with an error."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from time import perf_counter, sleep
 
@@ -27,8 +26,6 @@ ALONE = threading.RLock()
 
 HEADER = 64  # bytes before what `pinned` gives
 
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-_failed: list[torch.cuda.CUDAGraph] = []
 _copying: dict[torch.cuda.Stream, list[Tensor]] = {}  # pinned memory that copies on the stream may still use
 _copying_lock = threading.Lock()
 _never_copied: list[list[Tensor]] = []  # the same, of streams that have not answered
@@ -141,69 +138,6 @@ def _wait(event: torch.cuda.Event) -> None:
         if perf_counter() > deadline:
             raise RuntimeError(NO_ANSWER)
         sleep(0)  # other threads may run, and the answer is seen at once
-
-
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that all graphs of this device are captured on: torch has only 32, and gives them out again
-    and again. Nothing runs on it, or libraries would share the memory that they keep for each stream between
-    that and the replay of a graph."""
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
-
-
-@contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Pool) -> Iterator[None]:
-    """A context that captures what runs in it, with memory from the pool. After an error nothing is captured
-    any more, and the pool's memory can be freed."""
-    with torch.cuda.stream(capture_stream(device)):
-        begun = False
-        try:
-            # Another thread's run may launch its own work meanwhile.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            begun = True
-            try:
-                yield
-            except BaseException:
-                with suppress(RuntimeError):  # it would only say that the capture has failed
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        except BaseException:
-            _end_failed_capture(graph, device, pool, begun)
-            raise
-
-
-def _end_failed_capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Pool, begun: bool) -> None:
-    """Does what torch leaves undone after a failed capture. Up to 2.12 the allocator goes on believing that
-    the capture is under way, and frees nothing any more. Up to 2.13 the pool is never released."""
-    index = device.index or 0
-    held = begun and not _has_ended(graph)
-    with suppress(RuntimeError):  # from 2.13 on `capture_end` has done this
-        torch._C._cuda_endAllocateToPool(index, pool)
-        held = True
-    with suppress(RuntimeError):
-        graph.reset()
-    _failed.append(graph)  # up to 2.12 the allocator of pinned memory keeps a pointer to it
-    if torch.__version__ < "2.14":  # from then on `reset` does the rest
-        if held:
-            with suppress(RuntimeError):
-                torch._C._cuda_releasePool(index, pool)
-        # Up to 2.12 the generator believes that it is captured, and refuses to give random numbers. A copy
-        # of its state does not.
-        with suppress(RuntimeError):
-            generator = torch.cuda.default_generators[index]
-            generator.graphsafe_set_state(generator.clone_state())
-
-
-def _has_ended(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether the capture itself went well (making the graph executable may still have failed): then `reset`
-    releases the pool."""
-    try:
-        graph.pool()
-    except RuntimeError:
-        return False
-    return True
 
 
 def lost() -> str | None:

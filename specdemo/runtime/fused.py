@@ -266,7 +266,7 @@ class TorchAttention:
 
 @dataclass(frozen=True)
 class KernelAttention:
-    """Attention by triton_attention.py, over what the text has so far, wherever the cache ends."""
+    """Attention by triton_kernels.py, over what the text has so far, wherever the cache ends."""
 
     cache: Cache
     rows: Tensor  # [N]: where the cache is written

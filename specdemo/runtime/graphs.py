@@ -1,31 +1,26 @@
 """Steps as CUDA graphs: captured once and replayed, so that their thousands of launches cost the host one
-call. Each graph is compared with the step that it was made from before it is used; and of each model it is
-tried first whether its forward can be captured at all: whether a static forward predicts what a plain one
-does, without looking at its own numbers on the way."""
+call. Each graph is compared with the step that it was made from before it is used."""
 
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import check_alike, disagreement
+from specdemo.runtime.agreement import apart, largest, unit_of
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import CachedLM, context_of, windows_of
-from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, form_of, tensors_of, with_tensors
+from specdemo.runtime.probe import ForbidDataDependence, ForbidReadingTensors, capture_blocker
+from specdemo.runtime.steps import AUTO_ROWS, In, Out, Packed, StepInput
 from specdemo.runtime.weights import weights_address
 from specdemo.words.message import Message, message
 
@@ -34,11 +29,19 @@ CAPTURE_INTERRUPTED = (
     "operation not permitted when stream is capturing",
     "operation failed due to a previous error during capture",
 )
-LOOKS = "its forward reads tensor values on the host ({})"
-OTHER_MASKS = "it makes masks of its own from the length of the cache"
 OTHERWISE = "its graph says something other than the step itself ({})"
 PASSING = (*CAPTURE_INTERRUPTED, "out of memory")  # another time, the same capture may succeed
 CAPTURES_TRIED = 2  # of a step whose graph says something else
+_T = TypeVar("T")
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+_failed: list[torch.cuda.CUDAGraph] = []
+# How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
+# ROUNDED: a head's own measure of its confidence, where a model computes in 16 bits.
+EXACT, ROUNDED = 1e-6, 2e-2
+# How far its logits may be from the step's, in units of rounding of the largest. A graph runs the step's
+# kernels on the step's shapes, so no more than the order of sums can differ. In 16 bits a sum is rounded at
+# its end only.
+UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ class Graphs:
         for _ in range(2):  # libraries set themselves up at first use, which cannot be captured
             step(static)
         cuda.synchronize(device)
-        with _collector_off(), cuda.capturing(graph, device, self._pool):
+        with _collector_off(), capturing(graph, device, self._pool):
             output = step(static)
         return Graph(graph, static, output)
 
@@ -234,56 +237,145 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-@torch.no_grad()
-def capture_blocker(model: PreTrainedModel) -> str | None:
-    """Why the model cannot be captured, tried on a few tokens; None if it can."""
-    lm = CachedLM(model)
-    if lm.states is not None:
-        return "its recurrent layers keep a state, which is saved and put back between its forwards"
-    n = int(min(6, context_of(model)))
-    ids = positions = torch.arange(n, device=lm.device)
-    lm.reserve(0, n)
-    expected = lm.forward(ids, positions[0])  # [n, V]
-    lm.begin_run(static=True)
-    # Some models measure a window from the end of the visible cache.
-    lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
-    try:
-        for rows in (n, 2, 1):
-            with ForbidReadingTensors(), ForbidDataDependence():
-                logits = lm.forward(ids[-rows:], positions[-rows])
-            check_alike(expected[-rows:], logits, lm.dtype, OTHER_MASKS)
-    except Exception as error:
-        return one_line(error)
+def tensors_of(value: object) -> list[Tensor]:
+    """Lists the tensors in a value, in the order of its fields."""
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+    return []
+
+
+def form_of(value: object) -> Hashable:
+    """Describes what a captured step cannot have otherwise in its input: the shapes and dtypes of its
+    tensors, which of them are there, and whatever is no tensor."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if is_dataclass(value):
+        return tuple(form_of(getattr(value, field.name)) for field in fields(value))
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
+    """Gives the value other tensors, taken in the order of `tensors_of`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if is_dataclass(value):
+        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
+        return replace(value, **parts)
+    return value
+
+
+def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
+    """Lists all tensors in the value with their fields' names; those of a packed value are unpacked."""
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, Packed):
+        return list(zip(value.layout, unpacked(value), strict=True))
+    if is_dataclass(value):
+        parts = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
+    return []
+
+
+def unpacked(packed: Packed) -> list[Tensor]:
+    """Lists the tensors that were packed, on their device."""
+    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
+    return [
+        numbers.view(part.shape).to(part.dtype)
+        for numbers, part in zip(parts, packed.layout.values(), strict=True)
+    ]
+
+
+def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:
+    """What differs in what a step says that was captured, and by how much, in a few words; None if nothing
+    does. Logits may be rounded otherwise, and so may `sure`, which a head computes beside its logits; ids,
+    flags and other numbers must be the same, but for EXACT. dtypes: those that the models compute in."""
+    for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
+        if not one.is_floating_point():
+            if count := int((one != other).sum()):
+                return f"{name} differ in {count} of {one.numel()} places"
+            continue
+        if not torch.equal(one.isnan(), other.isnan()):
+            return f"NaN in {name}"
+        differ, allowed = apart(one, other), _allowed(name, one, dtypes)
+        if (differ > allowed).any():
+            return f"{name} differ by {float(differ.max()):.2g}, allowed {allowed:.2g}"
     return None
 
 
-class ForbidReadingTensors(TorchFunctionMode):
-    """Raises when Python code reads the numbers in a tensor."""
-
-    READS = {
-        "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__iter__"
-    }  # fmt: skip
-
-    def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        if getattr(function, "__name__", "") in self.READS:
-            raise RuntimeError(LOOKS.format(function.__name__))
-        return function(*args, **(kwargs or {}))
+def _allowed(name: str, numbers: Tensor, dtypes: Sequence[torch.dtype]) -> float:
+    """How far these numbers of a step may be apart, where models compute in these dtypes."""
+    if name == "sure":
+        return ROUNDED if any(torch.finfo(dtype).bits == 16 for dtype in dtypes) else EXACT
+    if name != "logits":
+        return EXACT
+    finest = min(dtypes, key=unit_of, default=numbers.dtype)
+    dtype = max(numbers.dtype, finest, key=unit_of)  # some models of 16 bits give logits of 32
+    units = UNITS_IN_16_BITS if torch.finfo(dtype).bits == 16 else UNITS_IN_MORE
+    return units * unit_of(dtype) * largest(numbers)
 
 
-class ForbidDataDependence(TorchDispatchMode):
-    """Raises for an operation whose output's shape depends on the numbers."""
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that all graphs of this device are captured on: torch has only 32, and gives them out again
+    and again. Nothing runs on it, or libraries would share the memory that they keep for each stream between
+    that and the replay of a graph."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
 
-    READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        name = operation.overloadpacket.__name__
-        by_mask = name in ("index", "index_put", "index_put_") and any(
-            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
-        )
-        if name in self.READS or by_mask:
-            raise RuntimeError(LOOKS.format(name))
-        return operation(*args, **(kwargs or {}))
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, device: torch.device, pool: cuda.Pool) -> Iterator[None]:
+    """A context that captures what runs in it, with memory from the pool. After an error nothing is captured
+    any more, and the pool's memory can be freed."""
+    with torch.cuda.stream(capture_stream(device)):
+        begun = False
+        try:
+            # Another thread's run may launch its own work meanwhile.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            begun = True
+            try:
+                yield
+            except BaseException:
+                with suppress(RuntimeError):  # it would only say that the capture has failed
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        except BaseException:
+            _end_failed_capture(graph, device, pool, begun)
+            raise
+
+
+def _end_failed_capture(
+    graph: torch.cuda.CUDAGraph, device: torch.device, pool: cuda.Pool, begun: bool
+) -> None:
+    """Does what torch leaves undone after a failed capture. Up to 2.12 the allocator goes on believing that
+    the capture is under way, and frees nothing any more. Up to 2.13 the pool is never released."""
+    index = device.index or 0
+    held = begun and not _has_ended(graph)
+    with suppress(RuntimeError):  # from 2.13 on `capture_end` has done this
+        torch._C._cuda_endAllocateToPool(index, pool)
+        held = True
+    with suppress(RuntimeError):
+        graph.reset()
+    _failed.append(graph)  # up to 2.12 the allocator of pinned memory keeps a pointer to it
+    if torch.__version__ < "2.14":  # from then on `reset` does the rest
+        if held:
+            with suppress(RuntimeError):
+                torch._C._cuda_releasePool(index, pool)
+        # Up to 2.12 the generator believes that it is captured, and refuses to give random numbers. A copy
+        # of its state does not.
+        with suppress(RuntimeError):
+            generator = torch.cuda.default_generators[index]
+            generator.graphsafe_set_state(generator.clone_state())
+
+
+def _has_ended(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether the capture itself went well (making the graph executable may still have failed): then `reset`
+    releases the pool."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True

@@ -5,9 +5,20 @@ What limits that product on a CPU is how fast the weight is read. So a weight is
 whatever the number of rows, and may be kept in 16 or 8 bits. Its inner part is written as LLVM's instructions
 on vectors, for which numba has no Python."""
 
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
+from filelock import FileLock
 from llvmlite import ir
 from numba import cfunc, from_dtype, njit, types
 from numba.core import cgutils
@@ -15,6 +26,9 @@ from numba.core.caching import FunctionCache
 from numba.core.registry import cpu_target
 from numba.core.typing import Signature
 from numba.extending import intrinsic
+
+from specdemo.errors import one_line
+from specdemo.runtime.records import BYTES, FEWEST_OUTPUTS, FLOAT16, FLOAT32, INT8
 
 
 def at_address(number):
@@ -138,10 +152,13 @@ def exp(x):
     return ZERO if is_zero else result
 
 
-FLOAT32, BFLOAT16, FLOAT16, INT8, KINDS = range(5)  # how a weight is kept
-BYTES = (4, 2, 2, 1)  # of a number, by kind
+COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
+COMPILED_FROM = "specdemo.sources"  # a file there
+COMPILE = """import filelock, pickle, sys
+file, make, arguments = pickle.load(sys.stdin.buffer)
+with filelock.FileLock(file):
+    make(True, *arguments)"""
 MOST_BLOCK = 8  # rows of x that are multiplied at once
-FEWEST_OUTPUTS = 8  # of a product
 AHEAD = 8192  # weights: so far ahead memory is asked for
 INT, BITS, SHORT, BYTE, FLOAT = *(ir.IntType(size) for size in (64, 32, 16, 8)), ir.FloatType()
 
@@ -271,3 +288,75 @@ def prefetch(builder, place) -> None:
     kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     builder.call(function, [builder.inttoptr(place, byte), *(ir.Constant(flag, n) for n in (0, 3, 1))])
+
+
+cache_fault: str | None = None  # why compiled functions are not kept
+
+
+@cache
+def compile_function(make: Callable, *arguments: object) -> Any:
+    """What `make`, such as kernels.forward_function, has compiled. It is kept on disk by numba,
+    which knows processors and versions; where that fails, nothing is kept. One process compiles at a time:
+    numba gives two that compile at once the same file, and the next one would call one function as if it were
+    the other."""
+    global cache_fault
+    if cache_fault is None:
+        folder = cache_folder()
+        try:
+            return _kept(folder, make, *arguments)
+        except Exception as error:
+            function = make(False, *arguments)  # which raises what has nothing to do with the cache
+            cache_fault = one_line(error)
+            if folder:
+                cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
+            return function
+    return make(False, *arguments)
+
+
+def _kept(folder: str | None, make: Callable, *arguments: object) -> Any:
+    """A function from numba's cache. Another process compiles it if it is not there, since the one that
+    compiles calls its inner functions as they were compiled by themselves, and those in the cache round
+    differently. Where no process can be started, it is compiled here."""
+    if folder is None:
+        return make(True, *arguments)  # which says why nothing can be kept
+    file = str(Path(folder) / COMPILE_LOCK)
+    lock = FileLock(file, timeout=COMPILE_SECONDS)
+    with lock:
+        _drop_outdated(Path(folder))
+        with suppress(NotKept):
+            return make(None, *arguments)
+    with suppress(Exception):
+        path = os.pathsep.join(part for part in sys.path if isinstance(part, str))
+        env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
+        job, command = pickle.dumps((file, make, arguments)), [sys.executable, "-P", "-c", COMPILE]
+        subprocess.run(command, input=job, env=env, timeout=COMPILE_SECONDS, check=True, capture_output=True)
+    with lock:
+        return make(True, *arguments)
+
+
+def cache_folder() -> str | None:
+    """Where numba keeps what it has compiled; None if it finds no place."""
+    try:
+        return FunctionCache(exp.py_func).cache_path
+    except RuntimeError:
+        return None
+
+
+def digest_of_sources() -> str:
+    digest = sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCES = digest_of_sources()  # as they are when this process imports them
+
+
+def _drop_outdated(folder: Path) -> None:
+    """Deletes what was compiled from other sources. numba looks at the file of a function, not at those of
+    the functions that it calls."""
+    kept = folder / COMPILED_FROM
+    if not kept.exists() or kept.read_text() != SOURCES:
+        for outdated in folder.glob("*.nb[ic]"):
+            outdated.unlink()
+        kept.write_text(SOURCES)

@@ -37,7 +37,6 @@ from specdemo.runtime.cache import (
     NEW_BUFFERS,
     Cached,
     CachedByPosition,
-    Experts,
     Features,
     HybridLayer,
     PositionalCache,
@@ -48,7 +47,7 @@ from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
-from specdemo.runtime.weights import modules_of
+from specdemo.runtime.weights import Experts
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
@@ -464,7 +463,7 @@ def state_of(model: Module) -> tuple:
     """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
     model holds for this state. The numbers of its weights are no part of it."""
     attention = getattr(model.config, "_attn_implementation", None)
-    modules = modules_of(model)
+    modules = list(model.modules())
     weights = tuple(
         (weight.shape, weight.dtype)
         for module in modules

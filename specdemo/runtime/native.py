@@ -7,30 +7,22 @@ quantised to int8, are read as they are. It computes in float32 whatever the mod
 
 import ctypes
 import os
-import pickle
 import platform
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.nn import Module
 from torch.profiler import record_function
 from transformers import PreTrainedModel
 
-from specdemo.errors import one_line
 from specdemo.events.params import MOST_NODES
+from specdemo.runtime import records
 from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
@@ -39,100 +31,9 @@ from specdemo.runtime.fused import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.words.message import Message, message
 
-COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
-COMPILED_FROM = "specdemo.sources"  # a file there
-COMPILE = """import filelock, pickle, sys
-file, make, arguments = pickle.load(sys.stdin.buffer)
-with filelock.FileLock(file):
-    make(True, *arguments)"""
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
-MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
-
-_cache_fault: str | None = None  # why compiled functions are not kept
-
-
-@cache
-def compile_function(make: Callable, *arguments: object) -> Any:
-    """What `make`, a function of kernels.py or intrinsics.py, has compiled. It is kept on disk by numba,
-    which knows processors and versions; where that fails, nothing is kept. One process compiles at a time:
-    numba gives two that compile at once the same file, and the next one would call one function as if it were
-    the other."""
-    global _cache_fault
-    if _cache_fault is None:
-        folder = cache_folder()
-        try:
-            return _kept(folder, make, *arguments)
-        except Exception as error:
-            function = make(False, *arguments)  # which raises what has nothing to do with the cache
-            _cache_fault = one_line(error)
-            if folder:
-                _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
-            return function
-    return make(False, *arguments)
-
-
-def _kept(folder: str | None, make: Callable, *arguments: object) -> Any:
-    """A function from numba's cache. Another process compiles it if it is not there, since the one that
-    compiles calls its inner functions as they were compiled by themselves, and those in the cache round
-    differently. Where no process can be started, it is compiled here."""
-    import numba
-
-    from specdemo.runtime.intrinsics import NotKept
-
-    if folder is None:
-        return make(True, *arguments)  # which says why nothing can be kept
-    file = str(Path(folder) / COMPILE_LOCK)
-    lock = FileLock(file, timeout=COMPILE_SECONDS)
-    with lock:
-        _drop_outdated(Path(folder))
-        with suppress(NotKept):
-            return make(None, *arguments)
-    with suppress(Exception):
-        path = os.pathsep.join(part for part in sys.path if isinstance(part, str))
-        env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
-        job, command = pickle.dumps((file, make, arguments)), [sys.executable, "-P", "-c", COMPILE]
-        subprocess.run(command, input=job, env=env, timeout=COMPILE_SECONDS, check=True, capture_output=True)
-    with lock:
-        return make(True, *arguments)
-
-
-def cache_folder() -> str | None:
-    """Where numba keeps what it has compiled; None if it finds no place."""
-    from numba.core.caching import FunctionCache
-
-    from specdemo.runtime import intrinsics
-
-    try:
-        return FunctionCache(intrinsics.exp.py_func).cache_path
-    except RuntimeError:
-        return None
-
-
-def digest_of_sources() -> str:
-    digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-SOURCES = digest_of_sources()  # as they are when this process imports them
-
-
-def _drop_outdated(folder: Path) -> None:
-    """Deletes what was compiled from other sources. numba looks at the file of a function, not at those of
-    the functions that it calls."""
-    kept = folder / COMPILED_FROM
-    if not kept.exists() or kept.read_text() != SOURCES:
-        for outdated in folder.glob("*.nb[ic]"):
-            outdated.unlink()
-        kept.write_text(SOURCES)
-
-
-def float32(*shape: int) -> Tensor:
-    """Memory that compiled code may write to. It is not of torch's default dtype, which is another one while
-    transformers builds a model in another thread: half as many bytes would be written beyond their end."""
-    return torch.empty(*shape, dtype=torch.float32)
+MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 
 
 def registers() -> tuple[int, int]:
@@ -143,14 +44,9 @@ def registers() -> tuple[int, int]:
     return by_capability.get(torch.backends.cpu.get_cpu_capability(), (4, few))
 
 
-def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> np.ndarray:
-    """A record for compiled code. Of a tensor it holds the address. What is not named is 0."""
-    return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
-
-
 @dataclass(frozen=True)
 class Drawing:
-    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.DRAWING, float64. seen: see
+    """How the tokens of a draft are drawn on a CPU. numbers: see records.DRAWING, float64. seen: see
     Sampler.seen."""
 
     is_greedy: bool  # each is the likeliest, whatever u is
@@ -162,16 +58,16 @@ class Drawing:
 class Team:
     """Calls a function of compiled code in several threads at once, which share its work."""
 
-    def __init__(self, dtype: np.dtype):
+    def __init__(self) -> None:
         system = ctypes.windll.kernel32.SwitchToThread if os.name == "nt" else ctypes.CDLL(None).sched_yield
-        self.state = record(dtype, give_way=ctypes.cast(system, ctypes.c_void_p).value)
+        self.state = record(records.TEAM, give_way=ctypes.cast(system, ctypes.c_void_p).value)
         self.pool: ThreadPoolExecutor | None = None
 
-    def call(self, threads: int, function: Callable, *records: np.ndarray) -> None:
+    def call(self, threads: int, function: Callable, *given: np.ndarray) -> None:
         if threads > 1 and (self.pool is None or self.pool._max_workers < threads - 1):
             self.pool = ThreadPoolExecutor(threads - 1, "specdemo")
         self.state["arrived"] = self.state["given_up"] = 0
-        arguments = [each.ctypes.data for each in (*records, self.state)]
+        arguments = [each.ctypes.data for each in (*given, self.state)]
         others = []
         try:
             for me in range(1, threads):
@@ -187,58 +83,61 @@ class Team:
         wait(others)
 
 
+def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> np.ndarray:
+    """A record for compiled code. Of a tensor it holds the address. What is not named is 0."""
+    return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
+
+
+def address(value: Any) -> Any:
+    """The address of a tensor, 0 for None, and any other value as it is."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return 0 if value is None else value
+
+
+def float32(*shape: int) -> Tensor:
+    """Memory that compiled code may write to. It is not of torch's default dtype, which is another one while
+    transformers builds a model in another thread: half as many bytes would be written beyond their end."""
+    return torch.empty(*shape, dtype=torch.float32)
+
+
+def is_narrow(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.bfloat16
+
+
 # The copies in 16 bits and their kinds, by a layer and the first row of a part of its weight.
 Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 
 
-class NativeForward:
-    """Computes a decoder's logits over a cache that is written by position. A ValueError says why it cannot
-    for this decoder.
+class Described:
+    """A decoder as compiled code is told it, with its weights as they are now. A ValueError says why that is
+    not possible.
 
-    describe: gives the decoder with its weights as they are now. copies: those of another forward that reads
-    the same layers, which are shared. leaves: for how many rows what the last layer gives, normed, is left in
-    `stream`."""
+    copies: those that were made before, to which new ones are added. are_upcast: what
+    kernels.are_upcast_function compiles. leaves: see NativeForward."""
 
-    def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
-        # These import numba, which takes 0.2 s and may be missing.
-        from specdemo.runtime import intrinsics, kernels, shaping
-
-        self.kernels, self.products, self.buckets = kernels, intrinsics, shaping.BUCKETS
-        self._describe = describe
-        self._forward = compile_function(kernels.forward_function)
-        self._are_upcast = compile_function(kernels.are_upcast_function)
-        self._products = np.zeros(intrinsics.KINDS, np.int64)  # addresses, by how weights are kept
-        self.copies = {} if copies is None else copies
-        self._scratch = float32(0)
-        self._team = Team(kernels.TEAM)
-        self._leaves = leaves
-        self.begin_run()
-
-    def begin_run(self) -> None:
-        """Finds the weights again, which may have moved or changed since the last run."""
-        self.decoder = decoder = self._describe()
+    def __init__(self, decoder: Decoder, copies: Copies, are_upcast: Callable, leaves: int):
         decoder.check()
-        k, first, size = self.kernels, decoder.layers[0], decoder.size
+        self.decoder = decoder
         self.dtype = decoder.dtype
+        self.copies = copies
+        self._are_upcast = are_upcast
         self._has_room = 2 * decoder.weights < free_memory("cpu") / 2  # for copies in 16 bits
         self._held: list[Tensor] = []  # what the addresses are of
         self._compared: list[np.ndarray] = []  # COPYs: weights and their copies in bfloat16
         self._read = False  # whether other numbers depend on those of the weights
-        self._is_found = False  # an error, of memory that is short, can come before all weights are found
         self.kinds: set[int] = set()  # how weights are kept
+        first, size = decoder.layers[0], decoder.size
         table, outputs = decoder.embed.weight, decoder.head.out_features
         is_head = decoder.reads is not None
-        self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
-        self._memory = {
-            "made": torch.zeros(2, dtype=torch.long),
-            "adjusted": float32(self._vocab_size),
-            "masses": float32(self._vocab_size),
-            "sums": torch.empty(self.buckets, dtype=torch.float64),
-        }
+        self.vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
+        begins = decoder.reads is not None and not decoder.reads.are_keys
+        rows = leaves or (MOST_NODES if begins else 0)
+        self.stream = float32(rows, size).zero_()  # [rows, H]: what the last layer gives
         self._check_weight(table, len(table), size, of_target=is_head)
-        self._layers = np.array([self._describe_layer(layer) for layer in decoder.layers], k.LAYER)
-        self._model = record(
-            k.MODEL,
+        self.layers = np.array([self._layer(layer) for layer in decoder.layers], records.LAYER)
+        self.model = record(
+            records.MODEL,
             layer_count=len(decoder.layers),
             hidden=size,
             heads=first.attends.heads,
@@ -246,7 +145,7 @@ class NativeForward:
             head_dim=first.attends.head_dim,
             width=first.mlp_width,
             output_width=outputs,
-            vocab=self._vocab_size,
+            vocab=self.vocab_size,
             draft_ids=None if decoder.draft_ids is None else self._hold(decoder.draft_ids.contiguous()),
             known=len(table),
             embedding_table=self._hold(table),
@@ -259,47 +158,33 @@ class NativeForward:
             softcap=decoder.softcap,
             last_norm=self._norm(decoder.norm, size),
             head=self._product(decoder.head, 0, outputs, of_target=is_head),
-            **self._describe_reading(),
+            stream=self.stream if rows else 0,
+            stream_is_normed=bool(leaves) or decoder.norms_output,
+            begins_with_reads=begins,
+            **self._reading(),
         )
-        for kind in sorted(self.kinds):
-            product = compile_function(self.products.product_function, kind, *registers())
-            self._products[kind] = product.address
-        self._epoch: int | None = None  # of the cache whose addresses are known
-        self._states: Tensor | None = None
-        self._is_found = True
 
-    def _describe_reading(self) -> dict[str, Any]:
-        """What is read of the target's hidden states, and what is left of the last layer's output."""
+    def _reading(self) -> dict[str, Any]:
+        """What is read of the target's hidden states."""
         reads, size = self.decoder.reads, self.decoder.size
-        begins = reads is not None and not reads.are_keys
-        rows = self._leaves or (MOST_NODES if begins else 0)
-        self.stream = float32(rows, size).zero_()  # [rows, H]
-        left = {
-            "stream": self.stream if rows else 0,
-            "stream_is_normed": bool(self._leaves) or self.decoder.norms_output,
-        }
         if reads is None:
-            return left
-        width = reads.fc.in_features - (size if reads.with_embeddings else 0)
-        parts = len(reads.norms)
-        described = left | {
+            return {}
+        width, parts = reads.fc.in_features - (size if reads.with_embeddings else 0), len(reads.norms)
+        for norm in reads.norms:
+            self._check_weight(norm.module.weight, width // parts, of_target=reads.with_embeddings)
+        weight = self._wide(torch.cat([norm.weight for norm in reads.norms])) if parts else None
+        return {
             "reads": True,
             "states_width": width,
             "parts": parts,
-            "begins_with_reads": begins,
             "reads_embeddings": reads.with_embeddings,
             "read": self._product(reads.fc, 0, size),
+            "read_norm": record(records.NORM, weight=weight, eps=reads.norms[0].eps if parts else 0),
             "read_after": self._norm(reads.after, size),
         }
-        if parts:
-            for norm in reads.norms:
-                self._check_weight(norm.module.weight, width // parts, of_target=reads.with_embeddings)
-            weight = self._wide(torch.cat([norm.weight for norm in reads.norms]))
-            described["read_norm"] = record(self.kernels.NORM, weight=weight, eps=reads.norms[0].eps)
-        return described
 
-    def _describe_layer(self, layer: Layer) -> np.ndarray:
-        size, attends, mask = self.decoder.size, layer.attends, layer.attends.mask
+    def _layer(self, layer: Layer) -> np.ndarray:
+        size, attends = self.decoder.size, layer.attends
         d, width = attends.head_dim, layer.mlp_width
         queries, keys = attends.heads * d, attends.groups * d
         products = {
@@ -312,16 +197,16 @@ class NativeForward:
         for names, (joined, sizes) in products.items():
             described |= zip(names, self._split(joined.layers, sizes), strict=True)
         normed = {"q_norm": d, "k_norm": d} if layer.norms_each_head else {"q_norm": queries, "k_norm": keys}
-        for name in self.kernels.NORMS.split():
+        for name in records.NORMS.split():
             described[name] = self._norm(getattr(layer, name), normed.get(name, size))
-        described |= {"scaling": attends.scaling, "softcap": attends.softcap, **vars(mask)}
-        return record(self.kernels.LAYER, keeps_normed=layer.keeps_normed, **described)
+        described |= {"scaling": attends.scaling, "softcap": attends.softcap, **vars(attends.mask)}
+        return record(records.LAYER, keeps_normed=layer.keeps_normed, **described)
 
     def _norm(self, norm: Norm | None, size: int) -> np.ndarray:
         if norm is None:
-            return record(self.kernels.NORM)
+            return record(records.NORM)
         self._check_weight(norm.module.weight, size)
-        return record(self.kernels.NORM, weight=self._wide(norm.weight), eps=norm.eps)
+        return record(records.NORM, weight=self._wide(norm.weight), eps=norm.eps)
 
     def _split(self, layers: tuple[Module, ...], sizes: tuple[int, ...]) -> list[np.ndarray]:
         """Products that are a layer each, or parts of a single one."""
@@ -332,14 +217,14 @@ class NativeForward:
 
     def _product(self, layer: Module, first: int, size: int, of_target: bool = False) -> np.ndarray:
         part, scales, bias = slice(first, first + size), None, layer.bias
-        if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
+        if size < records.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
         if is_plain(layer):
             given = layer.weight.detach()[part]
             self._check_weight(given, size, layer.in_features, of_target=of_target)
             weight, kind = self._as_in_checkpoint((layer, first), given)
         elif (quantised := int8_of(layer)) is not None and layer.weight.device.type == "cpu":
-            weight, kind = quantised.weight[part], self.products.INT8
+            weight, kind = quantised.weight[part], records.INT8
             scales = self._wide(quantised.scale[part])
         else:
             raise ValueError("it has linear layers that are neither plain nor quantised to int8")
@@ -348,65 +233,47 @@ class NativeForward:
             bias = bias.detach()[part]
             self._check_weight(bias, size)
             bias = self._wide(bias)
-        return record(
-            self.kernels.PRODUCT,
-            weight=self._hold(weight),
-            kind=kind,
-            scales=scales,
-            bias=bias,
-            outputs=size,
-            inputs=layer.in_features,
-        )
+        address_of = {"weight": self._hold(weight), "scales": scales, "bias": bias}
+        return record(records.PRODUCT, kind=kind, outputs=size, inputs=layer.in_features, **address_of)
 
     def _as_in_checkpoint(self, place: tuple[Module, int], weight: Tensor) -> tuple[Tensor, int]:
-        """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
-        with the weight again, since a weight can be changed in place."""
+        """The weight in 16 bits, if these hold its numbers exactly."""
         if weight.dtype == torch.bfloat16:
-            return weight, self.products.BFLOAT16
-        if place in self.copies and self._is_exact(weight, self.copies[place][0]):
-            return self._compared_copy(weight, place)
-        kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
-        for dtype, kind in kinds if self._has_room else ():
-            if not self._is_exact(weight[0], weight[0].to(dtype)):
-                continue  # which spares a copy of the whole weight in each run
-            narrow = weight.to(dtype)
+            return weight, records.BFLOAT16
+        for narrow, kind in self._in_16_bits(place, weight):
             if self._is_exact(weight, narrow):
                 self.copies[place] = narrow, kind
-                return self._compared_copy(weight, place)
+                self._compared.append(copy_of(weight, narrow))
+                self._read |= kind != records.BFLOAT16
+                return narrow, kind
         self.copies.pop(place, None)
         self._read = True  # it may be exact later
-        return weight, self.products.FLOAT32
+        return weight, records.FLOAT32
 
-    def _compared_copy(self, weight: Tensor, place: tuple[Module, int]) -> tuple[Tensor, int]:
-        narrow, kind = self.copies[place]
-        self._read |= kind != self.products.BFLOAT16
-        self._compared.append(self._copy(weight, narrow))
-        return narrow, kind
-
-    def _copy(self, wide: Tensor, narrow: Tensor) -> np.ndarray:
-        return record(self.kernels.COPY, wide=wide, narrow=narrow, count=wide.numel())
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the copies in 16 bits."""
-        return sum(narrow.nbytes for narrow, _ in self.copies.values())
+    def _in_16_bits(self, place: tuple[Module, int], weight: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """The copy that was made before, of a weight that may have changed in place; and new ones, where a
+        first row is exact, which spares a copy of the whole weight in each run."""
+        if place in self.copies:
+            yield self.copies[place]
+        for dtype, kind in ((torch.bfloat16, records.BFLOAT16), (torch.float16, records.FLOAT16)):
+            if self._has_room and self._is_exact(weight[0], weight[0].to(dtype)):
+                yield weight.to(dtype), kind
 
     def _is_exact(self, weight: Tensor, narrow: Tensor) -> bool:
         if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
             return False
-        if narrow.dtype == torch.bfloat16:
-            return self._all_exact([self._copy(weight, narrow)])
+        if is_narrow(narrow):
+            return self._all_exact([copy_of(weight, narrow)])
         return torch.equal(narrow.float(), weight)
 
     def _all_exact(self, copies: list[np.ndarray]) -> bool:
         """copies: COPYs."""
-        table = np.array(copies, self.kernels.COPY)
-        return bool(self._are_upcast.ctypes(table.ctypes.data, len(table)))
+        table = np.array(copies, records.COPY)
+        return bool(self._are_upcast(table.ctypes.data, len(table)))
 
     def still_holds(self) -> bool:
-        """Whether what was read of the weights' numbers when they were found is still right, where no weight
-        has moved since."""
-        return self._is_found and not self._read and self._all_exact(self._compared)
+        """Whether what was read of the weights' numbers is still right, where no weight has moved since."""
+        return not self._read and self._all_exact(self._compared)
 
     def _check_weight(self, tensor: Tensor, *shape: int, of_target: bool = False) -> None:
         """Raises ValueError for a weight that compiled code would read beyond its end, or as other numbers.
@@ -427,6 +294,62 @@ class NativeForward:
         self._held.append(tensor.detach())
         return tensor
 
+
+def copy_of(wide: Tensor, narrow: Tensor) -> np.ndarray:
+    return record(records.COPY, wide=wide, narrow=narrow, count=wide.numel())
+
+
+class NativeForward:
+    """Computes a decoder's logits over a cache that is written by position. A ValueError says why it cannot
+    for this decoder.
+
+    describe: gives the decoder with its weights as they are now. copies: those of another forward that reads
+    the same layers, which are shared. leaves: for how many rows what the last layer gives, normed, is left in
+    `stream`."""
+
+    def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
+        # These import numba, which takes 0.2 s and may be missing.
+        from specdemo.runtime import intrinsics, kernels, shaping
+
+        self.code, self.compiling, self._buckets = kernels, intrinsics, shaping.BUCKETS
+        self._describe = describe
+        self._forward = intrinsics.compile_function(kernels.forward_function)
+        self._are_upcast = intrinsics.compile_function(kernels.are_upcast_function).ctypes
+        self._products = np.zeros(records.KINDS, np.int64)  # addresses, by how weights are kept
+        self.copies = {} if copies is None else copies
+        self._scratch = float32(0)
+        self._team = Team()
+        self._leaves = leaves
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Finds the weights again, which may have moved or changed since the last run."""
+        self.described: Described | None = None  # after an error, of memory that is short, all is found again
+        described = Described(self._describe(), self.copies, self._are_upcast, self._leaves)
+        self._model, self._layers, self.stream = described.model, described.layers, described.stream
+        self._memory = {
+            "made": torch.zeros(2, dtype=torch.long),
+            "adjusted": float32(described.vocab_size),
+            "masses": float32(described.vocab_size),
+            "sums": torch.empty(self._buckets, dtype=torch.float64),
+        }
+        for kind in sorted(described.kinds):
+            function = self.compiling.product_function
+            self._products[kind] = self.compiling.compile_function(function, kind, *registers()).address
+        self._epoch: int | None = None  # of the cache whose addresses are known
+        self._states: Tensor | None = None
+        self.described = described
+
+    @property
+    def decoder(self) -> Decoder:
+        assert self.described is not None
+        return self.described.decoder
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the copies in 16 bits."""
+        return sum(narrow.nbytes for narrow, _ in self.copies.values())
+
     def __call__(
         self,
         lm: CachedByPosition,
@@ -439,11 +362,10 @@ class NativeForward:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked for.
         branches: see LM.forward, and `takes`. left [N, H]: what the stream of a head begins with, in place of
         embeddings."""
-        k = self.kernels
         logits = float32(len(ids) if with_logits else 0, int(self._model["output_width"]))
-        how: dict[str, Any] = {"begins": k.EMBEDDINGS, "logits": logits}
+        how: dict[str, Any] = {"begins": records.EMBEDDINGS, "logits": logits}
         if left is not None:
-            self.stream[: len(left)], how["begins"] = left, k.LEFT
+            self.stream[: len(left)], how["begins"] = left, records.LEFT
         if branches is not None:
             hidden = branches.hidden.float().mul_(masking(torch.float32))
             depths = branches.depths.contiguous()
@@ -461,12 +383,12 @@ class NativeForward:
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
         """Runs a forward that begins with the target's features, without logits. It leaves the last row's
         output in `stream`."""
-        self._run(lm, ids.contiguous(), start, len(ids), begins=self.kernels.FEATURES, last_alone=True)
+        self._run(lm, ids.contiguous(), start, len(ids), begins=records.FEATURES, last_alone=True)
 
     def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
         """The logits [1, V] of the last of ids [N], of a head whose stream begins with its target's features,
         or, for a single token, with what the last forward has left in `stream`."""
-        begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
+        begins = records.FEATURES if from_features else records.LEFT
         return self.draft(lm, ids, start, LIKELIEST, begins)[2]
 
     def draft(
@@ -475,10 +397,10 @@ class NativeForward:
         """Drafts as LM.draft says. begins: what the stream begins with; None: the target's features where the
         decoder does, else embeddings."""
         if begins is None:
-            begins = self.kernels.FEATURES if self._model["begins_with_reads"] else self.kernels.EMBEDDINGS
+            begins = records.FEATURES if self._model["begins_with_reads"] else records.EMBEDDINGS
         rows, count = len(ids), len(drawing.u)
-        tokens, logits = torch.cat([ids, ids.new_zeros(count)]), float32(count, self._vocab_size)
-        probs = None if drawing.is_greedy else float32(count, self._vocab_size)
+        tokens, logits = torch.cat([ids, ids.new_zeros(count)]), float32(count, int(self._model["vocab"]))
+        probs = None if drawing.is_greedy else float32(count, int(self._model["vocab"]))
         self._run(
             lm,
             tokens,
@@ -500,7 +422,7 @@ class NativeForward:
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
         """Makes keys and values of the target's features at `rows` positions from start [] on."""
-        self._run(lm, None, start, rows, self.kernels.reading_function)
+        self._run(lm, None, start, rows, self.code.reading_function)
 
     def _run(
         self,
@@ -514,11 +436,11 @@ class NativeForward:
         """Runs what `make` compiles: the forward, unless given. how: other fields of a CALL."""
         self._find_cache(lm)
         threads = torch.get_num_threads()  # once, since another thread can change it
-        size = self.kernels.scratch_size(self._model, rows, threads)
+        size = scratch_size(self._model, rows, threads)
         if len(self._scratch) < size:
             self._scratch = float32(size).zero_()
         call = record(
-            self.kernels.CALL,
+            records.CALL,
             ids=ids,
             start=start,
             rows=rows,
@@ -526,7 +448,7 @@ class NativeForward:
             scratch=self._scratch,
             **how,
         )
-        function = self._forward if make is None else compile_function(make)
+        function = self._forward if make is None else self.compiling.compile_function(make)
         # A profiler sees nothing of it otherwise.
         with record_function("compiled forward" if make is None else "compiled reading"):
             self._team.call(threads, function.ctypes, self._model, self._layers, call)
@@ -565,15 +487,14 @@ NOTHING = torch.zeros(9, dtype=torch.float64)
 LIKELIEST = Drawing(True, NOTHING[:1], NOTHING, None)  # of one token
 
 
-def address(value: Any) -> Any:
-    """The address of a tensor, 0 for None, and any other value as it is."""
-    if isinstance(value, Tensor):
-        return value.data_ptr()
-    return 0 if value is None else value
-
-
-def is_narrow(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bfloat16
+def scratch_size(model: np.ndarray, rows: int, threads: int) -> int:
+    """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
+    a MODEL."""
+    names = ("hidden", "capacity", "states_width", "heads", "groups", "head_dim", "width")
+    hidden, capacity, features, heads, groups, d, width = (int(model[name]) for name in names)
+    alone = rows * hidden * (4 if model["begins_with_reads"] else 2) + capacity
+    read = features + (hidden if model["reads_embeddings"] else 0) if model["reads"] else 0
+    return threads * alone + rows * (hidden + max((heads + 2 * groups) * d, 2 * width, read))
 
 
 class Native(Cached):
@@ -594,11 +515,12 @@ class Native(Cached):
 
     def _find_weights(self, may_have_moved: bool = True) -> None:
         assert self.native is not None
-        if not may_have_moved and self.native.still_holds():
+        before = self.native.described
+        if before is not None and not may_have_moved and before.still_holds():
             return
-        kinds = self.native.kinds
         self.native.begin_run()
-        if self.native.kinds != kinds:  # products of another kind were not tried
+        after = self.native.described
+        if before is None or after is None or after.kinds != before.kinds:  # whose products were not tried
             self._choose_native()
 
     @property
@@ -608,8 +530,8 @@ class Native(Cached):
 
     def notes_as(self, role: str) -> list[Message]:
         notes = super().notes_as(role)
-        if self.native is not None and _cache_fault and role == "target":
-            notes.append(message("no_cache", why=_cache_fault))
+        if self.native is not None and role == "target" and (fault := self.native.compiling.cache_fault):
+            notes.append(message("no_cache", why=fault))
         return notes
 
     def free(self) -> None:

@@ -13,14 +13,14 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
-from specdemo.runtime.cache import Cached, Features
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget
 from specdemo.runtime.native import is_small
 from specdemo.runtime.shared import evaluating, full_float32, in_training, one_thread, without_cudnn
 from specdemo.runtime.steps import EagerSteps, RunStep
-from specdemo.runtime.weights import modules_of
+from specdemo.runtime.weights import in_this_thread
 from specdemo.words.message import Message, message
 
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
@@ -265,11 +265,11 @@ class Runner:
 def has_hooks(model: Module) -> bool:
     """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
     step would call none of them. What another pair that shares the model watches it with does not count."""
-    globally, modules = torch.nn.modules.module, modules_of(model)
+    globally, modules = torch.nn.modules.module, list(model.modules())
     kept = [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks) if each]
     hooks = [hook for each in kept for hook in list(each.values())]
     return (
         bool(globally._global_forward_hooks or globally._global_forward_pre_hooks)
         or any("forward" in vars(module) for module in modules)
-        or any(getattr(hook, "__module__", None) != Features.__module__ for hook in hooks)
+        or any(getattr(hook, "__module__", None) != in_this_thread.__module__ for hook in hooks)
     )

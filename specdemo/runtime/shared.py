@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from specdemo.runtime.weights import modules_of
-
 PutBack = Callable[[], None]
 SHARED_LOCK = threading.Lock()
 
@@ -123,7 +121,7 @@ def _evaluating(module: Any) -> PutBack:
 
 def in_training(*models: Module | None) -> list[Module]:
     """The models' modules that are in training mode, or would be, if no run had put them to rest."""
-    modules = (module for model in models if model for module in modules_of(model))
+    modules = (module for model in models if model for module in model.modules())
     return [module for module in modules if module.training or _evaluating.is_held(module)]
 
 

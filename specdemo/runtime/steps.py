@@ -4,8 +4,8 @@ A typed value is a dataclass whose fields are tensors, other such values, or pla
 that is needed to capture a step from one to another: its inputs and outputs are found by walking over the
 fields, and nothing is addressed by position."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, get_type_hints
 
@@ -18,7 +18,6 @@ from specdemo.runtime.cuda import on_host
 from specdemo.runtime.device import for_device
 
 AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
-_T = TypeVar("T")
 
 
 class StepInput(Protocol):
@@ -57,47 +56,6 @@ class RunStep(Protocol):
         the input and the output of a graph: logits of the step's own, and everything else computed from the
         graph's logits. For logits may be rounded otherwise, and one unit of rounding can change which token
         is drawn. None: what `step` gives."""
-
-
-def tensors_of(value: object) -> list[Tensor]:
-    """Lists the tensors in a value, in the order of its fields."""
-    if isinstance(value, Tensor):
-        return [value]
-    if is_dataclass(value):
-        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
-    return []
-
-
-def form_of(value: object) -> Hashable:
-    """Describes what a captured step cannot have otherwise in its input: the shapes and dtypes of its
-    tensors, which of them are there, and whatever is no tensor."""
-    if isinstance(value, Tensor):
-        return value.shape, value.dtype
-    if is_dataclass(value):
-        return tuple(form_of(getattr(value, field.name)) for field in fields(value))
-    return tuple(value.items()) if isinstance(value, dict) else value
-
-
-def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
-    """Gives the value other tensors, taken in the order of `tensors_of`."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if is_dataclass(value):
-        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
-        return replace(value, **parts)
-    return value
-
-
-def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
-    """Lists all tensors in the value with their fields' names; those of a packed value are unpacked."""
-    if isinstance(value, Tensor):
-        return [(name, value)]
-    if isinstance(value, Packed):
-        return list(zip(value.layout, unpacked(value), strict=True))
-    if is_dataclass(value):
-        parts = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
-    return []
 
 
 class Placed(NamedTuple):
@@ -178,15 +136,6 @@ def to_host(packed: Packed, kind: type[Home]) -> Home:
     """Brings the packed value to the host, in one copy, which waits for the device (RuntimeError if it does
     not answer). kind: names the attributes."""
     return kind(on_host(packed.numbers).tolist(), packed.layout)
-
-
-def unpacked(packed: Packed) -> list[Tensor]:
-    """Lists the tensors that were packed, on their device."""
-    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
-    return [
-        numbers.view(part.shape).to(part.dtype)
-        for numbers, part in zip(parts, packed.layout.values(), strict=True)
-    ]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""A model's weights. In memory: where they are, how many bytes it holds, and how many a forward reads. In
-files: which there are, and which tensors they hold."""
+"""A model's weights. In memory: where they are, how many bytes it holds, how many a forward reads, and
+through which experts. In files: which there are, and which tensors they hold."""
 
 import inspect
 import json
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import get_ident
 from typing import NamedTuple
 
 import torch
@@ -26,18 +28,6 @@ OF_MODELS = (WEIGHTS_FILE, INDEX)  # a model's weights are read by the first tha
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 # The names of scales of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
-
-
-def modules_of(model: Module) -> list[Module]:
-    """The model and all modules in it, each once. Module.modules() takes longer, which counts where each run
-    looks."""
-    modules = {model: None}
-    queue = [model]
-    for module in queue:
-        new = [part for part in module._modules.values() if part is not None and part not in modules]
-        modules.update(dict.fromkeys(new))
-        queue += dict.fromkeys(new)
-    return queue
 
 
 def tensors_of(modules: list[Module]) -> list[Tensor]:
@@ -105,7 +95,7 @@ def expert_weights(model: Module) -> ExpertWeights:
 def expert_layers(model: Module) -> dict[Module, str]:
     """The parts of a model that hold a layer's experts, each with the name of the argument that tells which
     of them are chosen."""
-    names = {part: _chosen_by(type(part)) for part in modules_of(model) if hasattr(part, "num_experts")}
+    names = {part: _chosen_by(type(part)) for part in model.modules() if hasattr(part, "num_experts")}
     return {part: name for part, name in names.items() if name}
 
 
@@ -115,6 +105,64 @@ def _chosen_by(kind: type[Module]) -> str | None:
         second = [*inspect.signature(kind.forward).parameters][2:3]  # after `self`
         return next((name for name in second if name in CHOSEN), None)
     return None
+
+
+def in_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook for forwards in this thread alone: another pair may share the model."""
+    thread = get_ident()
+
+    def guarded(*given: object) -> None:
+        if get_ident() == thread:
+            hook(*given)
+
+    return guarded
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a model's layers. layers: each with the name of the argument that tells which of them
+    are chosen. count: how many experts a layer has, the most of any."""
+
+    model: Module
+    layers: dict[Module, str]
+    count: int
+
+    @classmethod
+    def of(cls, model: Module) -> "Experts | None":
+        """None for a model without experts, and where they are not told which are chosen."""
+        layers = expert_layers(model)
+        return cls(model, layers, max(layer.num_experts for layer in layers)) if layers else None
+
+    @contextmanager
+    def watching(self) -> Iterator[list[Tensor]]:
+        """A context with a list of what was chosen in the model's latest forward in this thread: the numbers
+        of the experts [N, k], for each layer."""
+        chosen: list[Tensor] = []
+
+        def note(layer: Module, args: tuple, kwargs: dict) -> None:
+            name = self.layers[layer]
+            chosen.append(kwargs[name] if name in kwargs else args[1])
+
+        begin, note = in_this_thread(lambda *_: chosen.clear()), in_this_thread(note)
+        with ExitStack() as hooks:
+            hooks.callback(self.model.register_forward_pre_hook(begin).remove)
+            for layer in self.layers:
+                hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
+            yield chosen
+
+    def read(self, chosen: list[Tensor], rows: int) -> Tensor:
+        """How many experts of a layer the first row of a forward reads, the first two, ..., all `rows`, each
+        expert once: [rows] float64, the means over the layers. What is chosen stays on its device, and
+        nothing waits. Tokens that are fed again come before these rows, and do not count. [0] where it is not
+        known: layers choose different numbers of experts, or for fewer tokens."""
+        shapes = {ids.shape for ids in chosen}
+        if len(shapes) != 1 or len(chosen[0]) < rows:
+            return torch.empty(0, dtype=torch.float64, device=self.model.device)
+        ids = torch.stack([ids.to(chosen[0].device) for ids in chosen])[:, -rows:]  # [L, rows, k]
+        reads = torch.zeros(len(chosen), rows, self.count + 1, dtype=torch.uint8, device=ids.device)
+        reads.scatter_(2, ids.long().clamp(max=self.count), 1)  # a number beyond the last is no expert
+        by_row = reads[..., : self.count].cummax(1).values  # [L, rows, E]: by this row or one before it
+        return by_row.sum((0, 2), dtype=torch.float64) / len(chosen)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -130,7 +178,7 @@ def is_made_of_parts(tensor: Tensor) -> bool:
 def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while what was made of their places may
     be used."""
-    modules = modules_of(model)
+    modules = list(model.modules())
     places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors_of(modules)]
     return modules, places
 
@@ -147,7 +195,7 @@ def rounds_activations(model: Module) -> bool:
     """Whether layers of a quantised checkpoint round what they multiply to few bits: transformers' own for
     float8, and those of bitsandbytes, torchao and compressed-tensors. A number's last digit can then make a
     whole step."""
-    for layer in modules_of(model):
+    for layer in model.modules():
         scheme, weight = getattr(layer, "quantization_scheme", None), getattr(layer, "weight", None)
         if type(layer).__name__ in ("FP8Linear", "Linear8bitLt") or getattr(weight, "act_quant_kwargs", None):
             return True

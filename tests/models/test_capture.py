@@ -17,9 +17,9 @@ import specdemo.runtime.cache
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.runtime import native
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import Graph, Graphs
+from specdemo.runtime.graphs import Graph, Graphs, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import AUTO_ROWS, EagerSteps, tensors_of, with_tensors
+from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.oracle import TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import noisy, tiny, tokenizer

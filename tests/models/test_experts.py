@@ -10,11 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.engine.sampling import Nucleus
 from specdemo.events import ExpertsRead
-from specdemo.runtime.cache import Experts
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.runner import has_hooks
-from specdemo.runtime.weights import expert_weights, held_bytes, weight_bytes
+from specdemo.runtime.weights import Experts, expert_weights, held_bytes, weight_bytes
 from specdemo.session import loop_of, prepare
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_capture import Filled

@@ -11,8 +11,8 @@ import specdemo.runtime.cache
 import specdemo.runtime.lm
 from specdemo import Params, generate, load_pair
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
-from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
+from specdemo.runtime.probe import capture_blocker
 from tests.sentences import refusal
 from tests.small import small_model
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, longrope, random_weights, tiny, tokenizer

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, generate, load_pair
 from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
-from specdemo.runtime import intrinsics, kernels, native
+from specdemo.runtime import intrinsics, kernels, native, records
 from specdemo.runtime.cache import Features
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.intrinsics import floats, shorts
@@ -64,21 +64,21 @@ def raising(error):
 
 
 KEPT = {
-    intrinsics.FLOAT32: torch.float32,
-    intrinsics.BFLOAT16: torch.bfloat16,
-    intrinsics.FLOAT16: torch.float16,
-    intrinsics.INT8: torch.int8,
+    records.FLOAT32: torch.float32,
+    records.BFLOAT16: torch.bfloat16,
+    records.FLOAT16: torch.float16,
+    records.INT8: torch.int8,
 }
 
 
 @pytest.mark.parametrize("kind", KEPT)
 def test_products_against_float64(kind):
-    product = native.compile_function(intrinsics.product_function, kind, *native.registers())
+    product = intrinsics.compile_function(intrinsics.product_function, kind, *native.registers())
     for outputs, inputs, rows in [(8, 16, 1), (9, 48, 8), (23, 80, 5), (64, 112, 17), (101, 32, 10)]:
         torch.manual_seed(outputs)
         x = torch.randn(rows, inputs)
         weight = torch.randn(outputs, inputs)
-        weight = (40 * weight).clamp(-128, 127).round() if kind == intrinsics.INT8 else weight
+        weight = (40 * weight).clamp(-128, 127).round() if kind == records.INT8 else weight
         weight = weight.to(KEPT[kind])
         y = torch.full((rows + 1, outputs), 7.0)
         places = (tensor.data_ptr() for tensor in (weight, x, y))
@@ -93,7 +93,7 @@ def test_a_row_of_a_product_is_the_same_in_any_company():
     """As on older processors, with 4 lanes and 16 registers."""
     torch.manual_seed(0)
     x, weight = torch.randn(9, 80), torch.randn(23, 80)
-    product = intrinsics.product_function(False, intrinsics.FLOAT32, 4, 16)
+    product = intrinsics.product_function(False, records.FLOAT32, 4, 16)
     found = []
     for rows in range(1, 10):
         y = torch.zeros(9, 23)
@@ -132,18 +132,18 @@ def kinds(lm):
     return {int(product["kind"]) for product in products}
 
 
-@pytest.mark.parametrize("kind", [intrinsics.BFLOAT16, intrinsics.FLOAT16])
+@pytest.mark.parametrize("kind", [records.BFLOAT16, records.FLOAT16])
 def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(monkeypatch, kind):
     model = tiny().to(KEPT[kind]).float()
     narrow = native_lm(model)
     assert kinds(narrow) == {kind}
     expected = predicted(narrow, 5)
     with monkeypatch.context() as patch:
-        patch.setattr(NativeForward, "_is_exact", lambda *_: False)
+        patch.setattr(native.Described, "_is_exact", lambda *_: False)
         wide = native_lm(model)
-    assert kinds(wide) == {intrinsics.FLOAT32} and torch.equal(predicted(wide, 5), expected)
+    assert kinds(wide) == {records.FLOAT32} and torch.equal(predicted(wide, 5), expected)
     model.lm_head.weight.data[3, 5] += 1e-6
-    assert kinds(native_lm(model)) == {kind, intrinsics.FLOAT32}, "one that is not exact stays wide alone"
+    assert kinds(native_lm(model)) == {kind, records.FLOAT32}, "one that is not exact stays wide alone"
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
@@ -171,7 +171,7 @@ def test_weights_that_memory_was_too_short_to_find_are_found_in_the_next_run(mon
     lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
     up.weight.data = up.weight.data * 2
     with monkeypatch.context() as memory:
-        memory.setattr(NativeForward, "_describe_layer", raising(torch.OutOfMemoryError("out of memory")))
+        memory.setattr(native.Described, "_layer", raising(torch.OutOfMemoryError("out of memory")))
         with pytest.raises(torch.OutOfMemoryError):
             lm.begin_run(static=True)
     lm.begin_run(static=True)
@@ -388,11 +388,11 @@ def test_without_numba(pair, monkeypatch):
 def compiles(monkeypatch):
     """Why what is compiled is not kept, in a process that has compiled nothing yet. What is kept is loaded,
     the first time, too: a process that compiles rounds differently from those that load."""
-    monkeypatch.setattr(native, "_cache_fault", None)
+    monkeypatch.setattr(intrinsics, "cache_fault", None)
     for _ in range(2):
-        function = native.compile_function.__wrapped__(kernels.are_upcast_function)
-        assert function.address and bool(function.cache_hits) == (native._cache_fault is None)
-    return native._cache_fault
+        function = intrinsics.compile_function.__wrapped__(kernels.are_upcast_function)
+        assert function.address and bool(function.cache_hits) == (intrinsics.cache_fault is None)
+    return intrinsics.cache_fault
 
 
 def test_without_a_place_for_compiled_code(monkeypatch):
@@ -410,7 +410,7 @@ def test_what_other_sources_were_compiled_to_is_not_used(tmp_path, monkeypatch):
         assert compiles(monkeypatch) is None
         (index,) = tmp_path.rglob("*are_upcast*.nbi")
         index.with_name("of_other_sources.nbi").touch()
-    monkeypatch.setattr(native, "SOURCES", "others")
+    monkeypatch.setattr(intrinsics, "SOURCES", "others")
     assert compiles(monkeypatch) is None
     assert [path.name for path in tmp_path.rglob("*.nbi")] == [index.name]
 
@@ -432,11 +432,11 @@ def test_a_broken_cache_is_not_used_and_its_folder_is_named(tmp_path, monkeypatc
 def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
     """numba reads, changes and writes an index of what is on disk: two processes that do so at once can give
     one file to two functions."""
-    monkeypatch.setattr(native, "cache_folder", lambda: str(tmp_path))
-    monkeypatch.setattr(native, "_cache_fault", None)
+    monkeypatch.setattr(intrinsics, "cache_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(intrinsics, "cache_fault", None)
     made = []
-    other = threading.Thread(target=native.compile_function, args=(made.append,))
-    with FileLock(tmp_path / native.COMPILE_LOCK):  # as another process holds it
+    other = threading.Thread(target=intrinsics.compile_function, args=(made.append,))
+    with FileLock(tmp_path / intrinsics.COMPILE_LOCK):  # as another process holds it
         other.start()
         other.join(0.3)
         assert other.is_alive() and not made

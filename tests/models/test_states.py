@@ -11,8 +11,8 @@ from specdemo import Params, generate, load_pair, session
 from specdemo.drafters.table import BY_METHOD, cached_drafter
 from specdemo.engine.draft import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
-from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.probe import capture_blocker
 from specdemo.runtime.runner import Runner
 from specdemo.runtime.states import MOST_CARRIED, ROWS, States, tried_rows
 from tests.sentences import refusal

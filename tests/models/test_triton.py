@@ -32,7 +32,7 @@ triton = pytest.importorskip(
     "triton", reason="needs Triton, which comes with torch's CUDA builds, or from pip"
 )
 
-from specdemo.runtime import triton_attention, triton_kernels  # noqa: E402
+from specdemo.runtime import triton_kernels  # noqa: E402
 from tests.kernel_errors import (  # noqa: E402
     DEVICE,
     DTYPES,
@@ -464,7 +464,7 @@ def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
         in_16_bits = kernel["dtype"] != "float32"
         assert kernel["spilled"] <= SPILLED or not in_16_bits, kernel
         if kernel["name"] == "attend_kernel" and in_16_bits and kernel["threads"] == 128:
-            blocks = triton_attention.BLOCKS_A_PROCESSOR
+            blocks = triton_kernels.BLOCKS_A_PROCESSOR
             assert blocks * (kernel["shared"] + 1024) <= MEMORY[capability] * 1024, kernel
         if kernel["name"] == "int8_kernel" or not in_16_bits:  # they would round float32 to TF32
             assert kernel["tensor_cores"] == in_16_bits, kernel

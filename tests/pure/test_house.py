@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (32277, 144),
+    ("specdemo", ".py"): (32256, 144),
     ("specdemo/cli", ".py"): (644, 4),
     ("specdemo/doctor", ".py"): (539, 3),
     ("specdemo/drafters", ".py"): (3702, 16),
@@ -51,7 +51,7 @@ SIZES = {
     ("specdemo/events", ".py"): (2364, 8),
     ("specdemo/loading", ".py"): (2556, 11),
     ("specdemo/measure", ".py"): (2835, 14),
-    ("specdemo/runtime", ".py"): (7086, 24),
+    ("specdemo/runtime", ".py"): (7065, 24),
     ("specdemo/servers", ".py"): (1373, 6),
     ("specdemo/trials", ".py"): (475, 4),
     ("specdemo/ui", ".py"): (6844, 34),
@@ -60,7 +60,7 @@ SIZES = {
     ("specdemo/ui/static", ".css"): (1816, 17),
     ("specdemo/words", ".json"): (4294, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (33811, 224),
+    ("tests", ".py .js .mjs"): (33810, 224),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
