@@ -87,7 +87,7 @@ def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) ->
                         done += 1
                         yield Check(**fields)
                 status, is_late = process.poll(), time() > deadline
-            if status not in (0, LOST):
+            if status != 0 and (status != LOST or is_late):
                 why = f"the process ended with status {status}"
                 if is_late:
                     why = f"still running after {limit:g} s, so nothing more of the section was run"

@@ -129,7 +129,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | given.raw
     known: dict[str, Any] = {"layer": layer, "markov": None}
     if given.is_authors:
-        inner = raw.get(OWN, {} if "mask_token_id" in raw else None)
+        inner = raw.get(OWN, {})
         if not isinstance(inner, dict):
             raise ValueError(f"{OWN} must be an object, not {type(inner).__name__}")
         raw |= inner  # either place is used
@@ -138,6 +138,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
         raw = {"block_size": 16, "input_embedding_scale": None} | raw
     else:
         raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
+        known |= {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None}  # keys of the authors' alone
     if raw.get("target_hidden_size") not in (None, layer.hidden_size):
         raise ValueError(
             f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "

@@ -33,7 +33,7 @@ LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
 NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
 OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
-# Copies of the target's, some of them for training alone, and maps of tokens: t2d tells what d2t does.
+# Copies of the target's, some of them for training alone, and maps of tokens.
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight", "d2t", "t2d"}
 HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
 
@@ -116,11 +116,16 @@ def _tensor_in(content: Any, name: str, expected: Tensor, named: str) -> Tensor:
     return value
 
 
-def _check_ids(d2t: Tensor, width: int, named: str) -> None:
-    """LoadError if this is no map from a head's tokens to those of a target with so many."""
+def _check_ids(d2t: Tensor, can_draft: Tensor | None, width: int, named: str) -> None:
+    """LoadError if this is no map from a head's tokens to those of a target with so many, or maps to others
+    than can_draft says."""
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
         raise LoadError(f"{named}: its tensor d2t does not give a different id below {width:,} to each token")
+    if can_draft is not None and not can_draft.equal(
+        torch.zeros(width, dtype=torch.bool).index_fill(0, ids, True)
+    ):
+        raise LoadError(f"{named}: its tensors d2t and t2d name different tokens")
 
 
 class HeadDrafting(Drafting[DraftHead]):
@@ -150,6 +155,7 @@ class HeadDrafting(Drafting[DraftHead]):
         first = "midlayer." if is_authors else "layers.0."
         own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
         tensors: dict[str, Tensor] = {}
+        can_draft: Tensor | None = None  # of the target's tokens, as t2d has it
         for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
@@ -158,6 +164,8 @@ class HeadDrafting(Drafting[DraftHead]):
                     elif name not in UNUSED:
                         what = f"has a tensor {name}, which its config.json does not ask for"
                         raise LoadError(f"{named} {what}")
+                    elif name == "t2d":
+                        can_draft = content.get_tensor(name).bool()
                     elif name == "d2t" and content.get_tensor(name).any():
                         why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
                         raise LoadError(f"{named}: its tensor d2t {why}")
@@ -165,7 +173,7 @@ class HeadDrafting(Drafting[DraftHead]):
             what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
             raise LoadError(f"{named} lacks {what} {missing[0]}, which its config.json asks for")
         if head.d2t is not None:
-            _check_ids(tensors["d2t"], head.config.vocab_size, named)
+            _check_ids(tensors["d2t"], can_draft, head.config.vocab_size, named)
         used = {own: tensors[name] for name, own in own_names.items()}
         used = {name: value.to(dtype if name != "d2t" else torch.long) for name, value in used.items()}
         head.load_state_dict(used, assign=True)

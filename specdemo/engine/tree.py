@@ -124,6 +124,8 @@ class Nodes:
 
     def no_drafts(self, ends: Tensor, room: Tensor) -> Tensor:
         """Says which tokens are no drafts: those after one that ends the text [N], or out of its room."""
+        if self.branches is None:  # in a step that is captured each operation counts
+            return ends.cumsum(0) > ends
         return (self.path[self.rows] & ends).any(1) | (self.path[1:].sum(1) > room)
 
     def up_to_each(self, counts: Tensor) -> Tensor:
@@ -309,9 +311,8 @@ def speculative_tree(
     p [N+1, V]: the target's, by rows. q [N, V]: what each token was drawn from, given its earlier siblings.
     drafted [N], u_accept [N], u_next [1]. Tokens that are no drafts have q = 0 and u = inf."""
     size, numbers = len(drafted), torch.arange(len(drafted), device=p.device)
-    earlier = (nodes.rows[:, None] == nodes.rows) & (
-        numbers[:, None] > numbers
-    )  # [N, N]: siblings before each
+    # [N, N]: siblings before each
+    earlier = (nodes.rows[:, None] == nodes.rows) & (numbers[:, None] > numbers)
     is_draft, rank = u_accept < torch.inf, earlier.sum(1)  # [N]
     judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V]; left has a row more, for what does not count
     left, masses = pad(p, (0, 0, 0, 1)), p.new_ones(size + 1, dtype=torch.float64)  # left: [N+2, V]

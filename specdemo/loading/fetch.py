@@ -286,6 +286,7 @@ def _bar(
 
 # Within `patience`: its seconds, when they are over, by time.monotonic, and what is told of waiting.
 _patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
+_asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
 
 
 class _AsksToWait(Exception):
@@ -323,10 +324,13 @@ def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> A
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
             hooks.append(_hear)
+        token = _asking.set(True)
         try:
             return call(part.place, *given, revision=part.revision, **options)
         except _AsksToWait as error:
             (asked,) = error.args
+        finally:
+            _asking.reset(token)
         seconds = numeral(asked, ",.0f")
         if time.monotonic() + asked > until:
             times = {"seconds": seconds, "most": numeral(most, ",.0f")}
@@ -339,7 +343,7 @@ def _hear(response: Any) -> None:
     """Called with each answer that the library gets. _AsksToWait where `_ask` asks and is to wait: by
     RateLimit, where that is used up, or by Retry-After, a number or a date."""
     status = response.status_code
-    if _patience.get() is None or status != 429 and status < 500:
+    if not _asking.get() or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:

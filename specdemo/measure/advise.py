@@ -245,7 +245,8 @@ class _Advising:
             self.look([place[0]])
 
         def running(place: Place) -> list[Candidate]:
-            return list(dict.fromkeys([*self.running[place[0]], *self.running[ALL]]))
+            for_all = [] if ALL in self.measured.settled else self.running[ALL]
+            return list(dict.fromkeys([*self.running[place[0]], *for_all]))
 
         for candidate, place in measure(running, self.places(), self.text, take):
             yield self.comparing(candidate, place)
@@ -255,7 +256,8 @@ class _Advising:
         while True:
             settled = self.measured.settled
             left = [work for work in self.measured.works if self.written(work) < len(self.prompts[work])]
-            left = [work for work in left if work not in settled] or (left if ALL not in settled else [])
+            goes_on = {*self.measured.answered} - {*settled}
+            left = [work for work in left if work in goes_on] or (left if ALL in goes_on else [])
             if not left:
                 return
             work = min(left, key=self.written)
@@ -265,7 +267,7 @@ class _Advising:
         """Takes out what is out in these kinds of work and in all of it, once there are so many texts that it
         is time to look. What is clear is settled, and so is what has no prompts left, or no finalists. The
         best setting of a kind goes on with those for all of it."""
-        for work in (*works, ALL):
+        for work in (*works, *self.measured.answered[len(self.measured.works) :]):
             some = self.measured.works if work == ALL else [work]
             written, count = min(map(self.written, some)), min(len(self.prompts[one]) for one in some)
             is_time = written in (*LOOKS, count) or not self.running[work]

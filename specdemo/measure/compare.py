@@ -50,7 +50,7 @@ def compare(
     is_stopped, asked again and again, stops within a generation, which then does not count. in_turns: the
     rounds of what drafts are in turns with plain ones (`run_in_turns`), and the speed-ups are by these turns.
     After so many passes over the prompts it is looked whether each setting has enough turns; where one has
-    too few in the end, everything is measured `repeats` times in place of that.
+    too few in the end, everything is measured until there are `repeats` passes.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     course = _Comparing(list(settings), prompts, is_stopped, [*in_turns, repeats][0], bool(in_turns))

@@ -518,9 +518,10 @@ class Native(Cached):
         before = self.native.described
         if before is not None and not may_have_moved and before.still_holds():
             return
+        kinds, before = before and before.kinds, None  # its copies are freed before others are made
         self.native.begin_run()
         after = self.native.described
-        if before is None or after is None or after.kinds != before.kinds:  # whose products were not tried
+        if kinds is None or after is None or after.kinds != kinds:  # whose products were not tried
             self._choose_native()
 
     @property

@@ -330,7 +330,7 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
     assert 0 < sum(waited) <= 8 and any(words.key == "hub_asks_time" for words in told)
     assert way == "date" or sum(waited) == pytest.approx(7, abs=1), "by a clock, it is less meanwhile"
     hub.refused = {"other": (status, "")}
-    with pytest.raises(HfHubHTTPError):
+    with fetch.patience(), pytest.raises(HfHubHTTPError):
         HfApi().model_info("own/other")  # as a model's own code may, and catch this
 
 

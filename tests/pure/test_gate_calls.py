@@ -1,7 +1,9 @@
 """The calls of the API: who has a place, who reads which answers, and when a function is begun and ended."""
 
 import asyncio
+import gc
 import json
+import weakref
 from collections import Counter
 from dataclasses import replace
 from inspect import Parameter
@@ -31,7 +33,7 @@ class Site:
         self.begun = self.ended = 0
         name = Parameter("text", Parameter.POSITIONAL_OR_KEYWORD)
         endpoints = {"count": Endpoint(self.count, [name]), "endless": Endpoint(self.endless)}
-        self.calls = Calls(LIMITS, endpoints, {5: "count", 6: "endless"}, lambda request: None)
+        self.calls = Calls(LIMITS, endpoints, {5: "count", 6: "endless"}, lambda request: None, str)
         refused = {NotLetIn: lambda request, error: Response(error.sentence, error.status)}
         self.app = Starlette(routes=self.calls.routes(), exception_handlers=refused)
 
@@ -121,7 +123,47 @@ async def test_an_answer_is_read_once_and_a_message_is_one_line_for_every_reader
     assert told(answer) == [*(("generating", [[one, TEXT]]) for one in range(3)), ("complete", [[2, TEXT]])]
     assert (await site.read(f"call/count/{event}")).status_code == 404
     event = (await site.call(data=["wrong"])).json()["event_id"]
-    assert told(await site.read(f"call/count/{event}"))[-1] == ("error", {"error": "It is wrong."})
+    assert told(await site.read(f"call/count/{event}"))[-1][1]["error"] == "It is wrong."
+
+
+@played
+async def test_a_form_of_another_site_cannot_make_a_call():
+    site, body = Site(), json.dumps({"session_hash": "s", "fn_index": 6, "data": []}).encode()
+    for path in ("queue/join", "call/endless", "call/v2/endless", "cancel", "reset"):
+        async with site.client() as client:
+            answer = await client.post(f"{API}/{path}", content=body, headers={"content-type": "text/plain"})
+        assert answer.status_code == 415 and not site.calls.calls
+
+
+@played
+async def test_what_is_cancelled_before_it_is_read_is_not_held():
+    site = Site()
+    event = (await site.call("count", ["large"], session_hash="s")).json()["event_id"]
+    held = weakref.ref(site.calls.calls[event])
+    async with site.client() as client:
+        await client.post(f"{API}/cancel", json={"event_id": event, "fn_index": 5, "session_hash": "s"})
+    gc.collect()
+    assert held() is None
+
+
+@played
+async def test_a_call_that_is_cancelled_at_once_or_twice_tells_its_reader_the_end():
+    for wait in (0, 1, 3):
+        site = Site()
+        event = (await site.call("endless", (), session_hash="s")).json()["event_id"]
+        call, messages = site.calls.calls[event], asyncio.Queue(1)
+        site.calls._begin(call, messages)
+        for _ in range(wait):
+            await asyncio.sleep(0)
+        async with site.client() as client:
+            for _ in range(2):
+                await client.post(
+                    f"{API}/cancel", json={"event_id": event, "fn_index": 6, "session_hash": "s"}
+                )
+        kinds = [(await asyncio.wait_for(messages.get(), 5))[1]]
+        while kinds[-1] != "complete":
+            kinds.append((await asyncio.wait_for(messages.get(), 5))[1])
+        assert site.calls.calls == {}
 
 
 @played

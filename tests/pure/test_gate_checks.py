@@ -40,7 +40,7 @@ def gate_of(app, limits):
     """Behind it are the page's own route, which begins nothing here, and the API, which nobody reads."""
     page = PageRequests(SimpleNamespace(names=("embedded", "other")), None, None, limits)
     page.begin = AsyncMock(return_value={})
-    calls = Calls(limits, ENDPOINTS, {3: "pairs", 4: "generate"}, lambda request: None)
+    calls = Calls(limits, ENDPOINTS, {3: "pairs", 4: "generate"}, lambda request: None, str)
     return Gate(Router([page.route(), *calls.routes()], default=app), limits)
 
 

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specdemo.ui.front.checks import NotLetIn, name_in, number_in, read_object, short
+from specdemo.ui.front.checks import NotLetIn, name_in, number_in, read_json, short
 from specdemo.ui.runs.limits import Holdings, Limits, Visitor, request_address
 
 # Seconds that an unread call keeps its place for, unless its address has more places than the one that asks
@@ -32,6 +32,7 @@ HEARTBEAT = 15.0  # s without a message, after which the reader gets one that sa
 # strings, and nowhere else.
 BREAKS = {sign: f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
 STREAM = "text/event-stream"
+AS_GRADIO = {"duration": 10, "visible": True, "title": "Error"}  # what its clients in JavaScript show
 CLOSE = 'data: {"msg": "close_stream"}\n\n'  # ends the stream of a session
 
 
@@ -85,7 +86,7 @@ Messages = asyncio.Queue[tuple[Call, str, str]]
 
 class Calls:
     """The API's calls. endpoints: by name. numbers: the name of each by Gradio's number. note: called with a
-    request that makes a call, to note in its context who asks."""
+    request that makes a call, to note in its context who asks. in_words: what is told of an error."""
 
     def __init__(
         self,
@@ -93,8 +94,10 @@ class Calls:
         endpoints: Mapping[str, Endpoint],
         numbers: Mapping[int, str],
         note: Callable[[Request], None],
+        in_words: Callable[[Exception], str],
     ) -> None:
-        self.limits, self.endpoints, self.numbers, self.note = limits, endpoints, numbers, note
+        self.limits, self.endpoints, self.numbers = limits, endpoints, numbers
+        self.note, self.in_words = note, in_words
         self.calls: dict[str, Call] = {}  # by their events, until they are answered; the oldest first
         self.streams: dict[str, Messages] = {}  # of the sessions that somebody reads
         self.ended: set[str] = set()  # sessions whose streams have ended lately
@@ -119,7 +122,7 @@ class Calls:
     # What makes a call, and what ends it.
 
     async def join(self, request: Request) -> Response:
-        body = read_object(await request.body())
+        body = await read_json(request)
         session, number = name_in(body, "session_hash"), number_in(body, "fn_index")
         if number not in self.numbers:
             raise NotLetIn(404, "There is no function of this number here.")
@@ -127,13 +130,13 @@ class Calls:
         return self._add(request, endpoint, endpoint.values_in(body.get("data")), session)
 
     async def call(self, request: Request) -> Response:
-        endpoint, body = self._endpoint(request), read_object(await request.body())
+        endpoint, body = self._endpoint(request), await read_json(request)
         session = None if body.get("session_hash") is None else name_in(body, "session_hash")
         return self._add(request, endpoint, endpoint.values_in(body.get("data")), session)
 
     async def call_by_names(self, request: Request) -> Response:
         endpoint = self._endpoint(request)
-        return self._add(request, endpoint, endpoint.values_named(read_object(await request.body())), None)
+        return self._add(request, endpoint, endpoint.values_named(await read_json(request)), None)
 
     def _endpoint(self, request: Request) -> Endpoint:
         if request.path_params["name"] not in self.endpoints:
@@ -150,7 +153,7 @@ class Calls:
         if stream := self.streams.get(call.visitor.session):
             self._begin(call, stream)
         else:
-            self._later(self._drop_unread, call)
+            self._later(self._drop_unread, event)
         return JSONResponse({"event_id": event})
 
     def _make_room(self, address: str, session: str | None) -> None:
@@ -175,27 +178,27 @@ class Calls:
             seconds = math.ceil(PLACE_SECONDS)
             sentence = f"Too many requests wait here: busy, try again in about {seconds} s."
             raise NotLetIn(429, sentence, seconds)
-        self._drop_unread(oldest)
+        self._drop_unread(oldest.event)
 
-    def _drop_unread(self, call: Call) -> None:
-        if not call.messages:
-            self.calls.pop(call.event, None)
+    def _drop_unread(self, event: str) -> None:
+        if (call := self.calls.get(event)) and not call.messages:
+            del self.calls[event]
 
     async def cancel(self, request: Request) -> Response:
-        body = read_object(await request.body())
+        body = await read_json(request)
         call = self.calls.get(name_in(body, "event_id"))
         number_in(body, "fn_index")
         session = name_in(body, "session_hash")
-        if call and call.visitor.session == session:
+        if call and call.visitor.session == session and not call.is_cancelled:
             call.is_cancelled = True
-            self._drop_unread(call)
-            if call.task:
-                call.task.cancel()
+            self._drop_unread(call.event)
+            if call.task:  # after its first step, without which nothing would tell its reader
+                asyncio.get_running_loop().call_soon(call.task.cancel)
         return JSONResponse({"success": True})
 
     async def reset(self, request: Request) -> Response:
         """Answers a client that cancels a call, which does so by `cancel`, too."""
-        name_in(read_object(await request.body()), "event_id")
+        name_in(await read_json(request), "event_id")
         return JSONResponse({"success": True})
 
     # What reads the answers.
@@ -226,7 +229,7 @@ class Calls:
         """What the reader of these calls gets, and of those that come to the session meanwhile."""
         messages: Messages = asyncio.Queue(1)
         if session:
-            self.streams[session] = messages
+            self.streams.setdefault(session, messages)
         for call in calls:
             if self.calls.get(call.event) is call and not call.messages:  # or another reader was faster
                 self._begin(call, messages)
@@ -278,7 +281,7 @@ class Calls:
                 raise  # its reader has gone
             await messages.put((call, "complete", "null"))
         except Exception as error:
-            await messages.put((call, "error", json.dumps({"error": str(error)})))
+            await messages.put((call, "error", json.dumps({"error": self.in_words(error)} | AS_GRADIO)))
         finally:
             self.calls.pop(call.event, None)
 

@@ -1,6 +1,7 @@
-"""What a request must hold before Gradio sees it, and from which names and sites it may come. Without Gradio.
+"""What a request must hold, and from which names and sites it may come. Without Gradio.
 
-Gradio answers many wrong bodies with a traceback. Here each gets a sentence that says what is wrong.
+Each wrong body gets a sentence that says what is wrong; Gradio answers many of those for its tools with a
+traceback.
 """
 
 import json
@@ -13,8 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from starlette.requests import Request
 
-SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
+SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and an event
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 
 
@@ -55,6 +57,14 @@ def read_object(body: bytes) -> dict[str, Any]:
     if _deeper_than(value, DEPTH):
         raise NotLetIn(400, f"The body must be nested at most {DEPTH} deep.")
     return value
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Returns the JSON object in its body, which no form of another site can send as such."""
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind.strip().lower() != "application/json":
+        raise NotLetIn(415, "The body must be sent as application/json.")
+    return read_object(await request.body())
 
 
 def check_unicode(value: Any) -> None:

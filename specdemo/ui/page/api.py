@@ -105,6 +105,13 @@ def _shown(text: str) -> str:
     return text.strip(" ").replace("\\", "\\\\").replace("\n", "\\n")
 
 
+def in_a_sentence(error: Exception) -> str:
+    """What a program is told of an error. What is no visitor's mistake is logged."""
+    if not is_for_visitor(error):
+        _LOG.error("What a program asked for has failed.", exc_info=error)
+    return str(message_about(error))
+
+
 def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoint]:
     """Adds the API and the tools to the Blocks in whose context this is called. Returns what answers the
     calls of the API, by name."""
@@ -124,9 +131,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoi
                     if _is_complete(report):
                         return
         except Exception as error:
-            if not is_for_visitor(error):
-                _LOG.exception("A run that a program asked for has failed.")
-            raise ValueError(str(message_about(error))) from None
+            raise ValueError(in_a_sentence(error)) from None
 
     async def generate(visitor: Visitor, *asked: Any) -> AsyncIterator[str]:
         """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the
@@ -173,7 +178,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoi
 
     gr.api(generate, api_name="generate")
     gr.api(pairs, api_name="pairs")
-    # In Gradio's queue all tools' calls would be one session's.
+    # Gradio's queue is never started.
     gr.api(generate_in_words, api_name=ENDPOINTS["generate"], queue=False)
     gr.api(pairs_in_words, api_name=ENDPOINTS["pairs"], queue=False)
     return {"generate": Endpoint(generate, arguments), "pairs": Endpoint(pairs_as_json)}

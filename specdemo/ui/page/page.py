@@ -26,7 +26,7 @@ from specdemo.events.trace import Trace
 from specdemo.ui.front.calls import Calls, Endpoint
 from specdemo.ui.front.gradio import leave_out_queue, note_visitor
 from specdemo.ui.page.alone import one_file
-from specdemo.ui.page.api import add_api
+from specdemo.ui.page.api import add_api, in_a_sentence
 from specdemo.ui.page.frame import frame, loader
 from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
@@ -100,7 +100,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     numbers = {
         number: str(one.api_name) for number, one in demo.fns.items() if one.api_name in demo.endpoints
     }
-    demo.calls = Calls(limits, demo.endpoints, numbers, note_visitor)
+    demo.calls = Calls(limits, demo.endpoints, numbers, note_visitor, in_a_sentence)
     asked = PageRequests(models, queue, board, limits)
     demo.routes = [
         *demo.calls.routes(),

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from specdemo.errors import PairError
 from specdemo.events import METHODS, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
-from specdemo.ui.front.checks import NotLetIn, name_in, read_object, short
+from specdemo.ui.front.checks import NotLetIn, name_in, read_json, short
 from specdemo.ui.front.gradio import note_visitor
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
@@ -52,7 +52,7 @@ from specdemo.ui.view.settings import (
     visible,
 )
 from specdemo.ui.view.wire import PageMessage
-from specdemo.words.catalogue import say
+from specdemo.words.catalogue import say, speaking
 
 CHOICES = {"draft_with": METHODS, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
 
@@ -70,10 +70,7 @@ class PageRequests:
         return Route(RUNS, self.answer, methods=["POST"])
 
     async def answer(self, request: Request) -> Response:
-        kind = request.headers.get("content-type", "").partition(";")[0]
-        if kind.strip().lower() != "application/json":  # which no form of another site can send
-            raise NotLetIn(415, "The body must be sent as application/json.")
-        body = read_object(await request.body())
+        body = await read_json(request)
         visitor = Visitor(name_in(body, "session"), request_address(request.scope, self.limits))
         asked, controls = _object_in(body, "asked"), _object_in(body, "controls")
         values = {name: controls.get(name) for name in self.names}
@@ -97,7 +94,8 @@ class PageRequests:
             is_number = type(value) in (int, float) and abs(value) < 1e300
             right, what = value is None or is_number, "a number"
         if not right:
-            label = say("page.prompt") if name == "prompt" else label_of(name)
+            with speaking("en"):
+                label = say("page.prompt") if name == "prompt" else label_of(name)
             raise NotLetIn(400, f"{label} must be {what}, not {short(value)}.")
 
     async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:

@@ -88,7 +88,8 @@ class ComparisonRequest(MeasurementRequest):
         yield news
         how = {"is_stopped": lambda: ticket.is_over, "in_turns": in_turns}
         for so_far in compare(settings, prompts, repeats, **how):
-            news = news | {"share": so_far.share} | self._measured(settings, prompts, so_far)
+            share = max(news["share"], so_far.share)  # another pass can make it smaller
+            news = news | {"share": share} | self._measured(settings, prompts, so_far)
             if in_turns and so_far.repeats > in_turns[-1]:  # runs were too short to be timed in turns
                 news["whose"] = self.whose(pairs, repeats, ())
             if so_far.rows and so_far.measuring:

@@ -143,7 +143,7 @@ class Models:
             if self.limits.hosted:
                 raise PairError(about("server", "owners"))
             typed = GivenServer(choice.server)
-            return self.servers.get(typed.name) or self.typed.setdefault(typed.name, typed)
+            return self.servers.get(typed.name) or self.typed.get(typed.name) or typed
         name = choice.pair or self.default
         return self.servers.get(name) if isinstance(name, str) else None
 
@@ -228,6 +228,8 @@ class Models:
     ) -> AnyPair:
         """The pair, loaded if necessary; see ModelPool.get."""
         if server := self._server(choice):
+            if choice.server and server.name not in self.servers:
+                server = self.typed.setdefault(server.name, server)
             return server.get()
         request = self.request(choice)
         try:

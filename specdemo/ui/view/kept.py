@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -64,8 +65,7 @@ class KeptRun:
 
     def message(self) -> bytes:
         """The compressed message in the language that is spoken."""
-        start, prompt, rest = map(gzip.decompress, (self.starts[spoken()], self.prompt, self.rest))
-        return packed(b'%b, "prompt": %b, %b}' % (start[:-2], prompt, rest[1:]))
+        return _joined(self.starts[spoken()], self.prompt, self.rest)
 
     def as_recorded(self) -> str:
         """The message's JSON as a file shows it elsewhere and on another day."""
@@ -73,6 +73,12 @@ class KeptRun:
         feed = RunFeed(Trace.from_json(gzip.decompress(self.trace).decode()), recorded=True)
         message["update"] |= feed.words_of(message["update"])
         return json.dumps(message)
+
+
+@lru_cache(maxsize=8)  # a hall opens the same run
+def _joined(*parts: bytes) -> bytes:
+    start, prompt, rest = map(gzip.decompress, parts)
+    return packed(b'%b, "prompt": %b, %b}' % (start[:-2], prompt, rest[1:]))
 
 
 def kept_run(feed: RunFeed, name: str = "") -> KeptRun:
