@@ -183,7 +183,6 @@ export function makeGamma(panel, server) {
   function onKey(event) {
     const next = neighbour(event, [...body.querySelectorAll("button")], ["ArrowUp", "ArrowDown"]);
     if (!next) return;
-    event.preventDefault();
     setTabStop(Number(next.dataset.gamma));
     next.focus();
   }

@@ -246,7 +246,7 @@ function makeLane(element, title) {
 export function placeAt({ rounds, ms: all, tokens }, ms) {
   if (ms >= all) return { rounds: rounds.length, tokens, finished: true };
   const waited = rounds.length ? msOf(rounds[0]) - msPlayed(rounds[0]) : 0; // a server's prefill is in the lane's time
-  const over = overAfter(rounds, ms - waited);
+  const over = overAfter(rounds.slice(0, -1), ms - waited); // the last one is over when the lane is
   return { rounds: over.count, tokens: Math.min(over.tokens, tokens), finished: false };
 }
 

@@ -179,11 +179,13 @@ export function saveFile(name, content, type = "application/json") {
  * @param {T[]} items
  * @param {[back: string, on: string]} keys
  */
-export function neighbour({ key, target, ctrlKey, metaKey, altKey }, items, [back, on]) {
-  const at = items.findIndex((item) => item === target);
+export function neighbour(event, items, [back, on]) {
+  const { key, target, ctrlKey, metaKey, altKey } = event, at = items.findIndex((item) => item === target);
   /** @type {Record<string, number>} */
   const places = { [back]: at - 1, [on]: at + 1, Home: 0, End: items.length - 1 };
-  return at < 0 || ctrlKey || metaKey || altKey ? null : items[places[key]] ?? null;
+  if (at < 0 || !(key in places) || ctrlKey || metaKey || altKey) return null;
+  event.preventDefault(); // the page does not move
+  return items[places[key]] ?? null;
 }
 
 /**
@@ -214,10 +216,12 @@ export function makeMenu(menu) {
  * @param {string} name
  */
 export function recall(where, name) {
+  let kept = null; // as an earlier version kept it, where it is no JSON
   try {
-    return JSON.parse(window[where].getItem(name) ?? "null");
+    kept = window[where].getItem(name);
+    return JSON.parse(kept ?? "null");
   } catch {
-    return null;
+    return kept;
   }
 }
 

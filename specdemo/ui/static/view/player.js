@@ -50,7 +50,8 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   /** What is pinned as soon as it is on the stage. @type {Token | null} */
   let toPin = null;
   let isChosen = false; // whether the reader has chosen the speed
-  let clock = { at: 0, ms: 0 }; // when the run began to play on, and the engine's ms to where it was then
+  // When the run began to play on, the engine's ms to where it was then, and its speed; 0: step by step.
+  let clock = { at: 0, ms: 0, pace: 0 };
   let steppedAt = -Infinity; // when the last step was played
   let portion = MOST; // tokens drawn at once
   let isBehind = false; // whether there is more to draw
@@ -259,7 +260,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   // From here on.
   function startClock() {
-    clock = { at: performance.now(), ms: msTo(run.rounds, place) };
+    clock = { at: performance.now(), ms: msTo(run.rounds, place), pace: Number(speed.value) || 0 };
     steppedAt = -Infinity;
     stride = "token";
     said.setAttribute("aria-live", "off");
@@ -267,7 +268,10 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function changeSpeed() {
     isChosen = true;
-    if (mode === "playing") startClock();
+    if (mode !== "playing") return;
+    const before = clock, ms = clock.ms + (performance.now() - clock.at) * clock.pace;
+    startClock();
+    if (before.pace && clock.pace) clock.ms = ms; // what has been waited counts
   }
 
   /**

@@ -335,8 +335,7 @@ function watchLegend(legend, stage) {
   /** @param {EventTarget | null} target */
   function point(target) {
     const entry = around(target, "[data-explains]");
-    for (const token of stage.querySelectorAll(".pointed")) token.classList.remove("pointed");
-    for (const token of stage.querySelectorAll(`[data-fate="${entry?.dataset.explains}"]`)) token.classList.add("pointed");
+    if (entry) stage.dataset.points = entry.dataset.explains;
+    else delete stage.dataset.points;
   }
-
 }
