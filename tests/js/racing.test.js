@@ -24,6 +24,6 @@ test("a lane's clock stops at its finish", () => {
 
 test("a server's prefill is a part of the lane's time, and of no round in a replay", () => {
   const rounds = [0, 1].map((index) => linked({ ...plain(), draft_ms: null, verify_ms: null, arrival_ms: index ? 20 : 200 }, index));
-  const seen = [199, 200, 219, 220].map((ms) => placeAt({ rounds, ms: 240, tokens: 2 }, ms));
+  const seen = [199, 200, 239, 240].map((ms) => placeAt({ rounds, ms: 240, tokens: 2 }, ms));
   assert.deepEqual(seen.map(({ rounds }) => rounds), [0, 1, 1, 2]);
 });
