@@ -139,7 +139,7 @@ def _messages(process: subprocess.Popen, printed: Path, deadline: float) -> Iter
 
 def serve(section: str, trials: Mapping[str, Trial], start: int, deadline: float) -> None:
     """Runs the trials from number `start` on, in a process of their own. Writes {"begin": name} and {"check":
-    ...} for each, as JSON on a line, behind MARK. A crash says where it was, and so does what is not done at
+    ...} for each, as JSON on a line, after MARK. A crash says where it was, and so does what is not done at
     the deadline, by time(); then it ends.
 
     After a CUDA error no later call works in this process, so it ends with LOST, and the parent starts
