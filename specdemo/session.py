@@ -33,14 +33,14 @@ from specdemo.events import (
     is_lossy,
     metrics,
 )
-from specdemo.events.params import check_messages, is_conversation, of_drafter
-from specdemo.events.segments import Thoughts
+from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
 from specdemo.events.speedup import (
     FEWEST_PLAIN,
     NO_COST,
     SHORTEST,
     after_plain_rounds,
 )
+from specdemo.events.thoughts import Thoughts
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair, look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
@@ -124,10 +124,7 @@ def prepare(
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
     versions = {"specdemo": __version__, **pair.versions}
-    opened = None
-    if not isinstance(pair, ServedPair):
-        opened = pair.opened(prompt if isinstance(prompt, str) else messages, params, prompt_ids)
-    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks, opened)
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks)
 
 
 def _seeded(params: Params) -> Params:
@@ -388,7 +385,11 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     code = compiled() if setup.on_cpu else None
     draw = code.draw if code else None
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
-    grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
+    thoughts = None
+    if field_of_grammar(params) is not None:
+        opened = pair.opened(started.messages or started.prompt or None, params, started.prompt_ids)
+        thoughts = Thoughts.at_first(started.marks, opened)
+    grammar = pair.grammars.compiled(params, of_prompt, thoughts)
     sampler = Sampler(params, of_prompt, draw, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, draw, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))

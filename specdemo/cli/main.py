@@ -25,7 +25,7 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, by_segment, summary
+from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
 from specdemo.events.trace import save_text
@@ -121,8 +121,7 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     tell(note)
-            lines = summary(run.trace)
-            for line in (*lines, *by_segment(run.trace)):
+            for line in summary(run.trace):
                 tell(line)
     return 0
 

@@ -9,9 +9,8 @@ from typing import TextIO
 
 from specdemo.events import Round, is_tree
 from specdemo.events.params import as_text, rule_in_words
-from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import experts_in_words, verdict, where_bound
+from specdemo.events.verdict import experts_in_words, verdict
 from specdemo.words.message import harmless
 
 STYLES = {
@@ -69,22 +68,6 @@ class Printer:
         if text:
             file.write(f"{STYLES[fate]}{text}{RESET}" if self.coloured else text)
             file.flush()
-
-
-def by_segment(trace: Trace) -> list[str]:
-    """A line for each kind of segment, if there are several, and one that says where the grammar begins."""
-    segments = segments_of(trace.started, trace.rounds)
-    lines = [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
-    return [*lines, *where_bound(trace)]
-
-
-def _segment_in_words(segment: Segment) -> str:
-    numbers = (
-        f"{segment.kind}: {segment.tokens} tokens ({segment.tokens_per_round:.2f} a round)",
-        f"acceptance rate {_write(segment.acceptance_rate, '{:.0%}')}",
-        f"{_write(segment.tokens_per_second, '{:.1f}')} tokens/s",
-    )
-    return ", ".join(numbers)
 
 
 def _write(value: float | None, pattern: str) -> str:

@@ -28,7 +28,7 @@ from specdemo.engine.grammar_check import NoTokenFits, TooLarge, Vocabulary, fol
 from specdemo.errors import in_short
 from specdemo.events import Params
 from specdemo.events.params import field_of_grammar
-from specdemo.events.segments import Thoughts
+from specdemo.events.thoughts import Thoughts
 from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine

@@ -353,44 +353,25 @@ class Stats:
         return self.tokens if self.arrival_ms is None else self.tokens - 1
 
 
-# What a mark does. "thinking" and "tool call" begin such a segment of the text, and "end" ends one. "header"
-# begins words that name the segment, up to "body".
+# What a mark does. "thinking" begins a thought, and "end" ends one. "header" begins words that name what
+# follows, up to "body". "tool call" is shown, and tells nothing of thoughts.
 MarkRole = Literal["thinking", "tool call", "header", "body", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A token by which a chat template parts what a model writes (events/segments.py)."""
+    """A token by which a chat template parts what a model writes (events/thoughts.py)."""
 
     id: TokenId
     text: str
     role: MarkRole
 
 
-SegmentKind = Literal["thinking", "answer", "tool call"]
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a text has opened by its marks and not closed. segments: the outermost first; none in an answer.
-    header: the words so far of a header that is not complete. has_thought: whether its last mark has closed
-    a thought."""
-
-    segments: Annotated[tuple[SegmentKind, ...], FIRST] = ()
-    header: str | None = None
-    has_thought: bool = False
-
-    @property
-    def kind(self) -> SegmentKind:
-        return self.segments[-1] if self.segments else "answer"
-
-
 @dataclass(frozen=True, slots=True)
 class Started:
     """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
     empty where token ids or messages were given. messages: those, if the prompt was a conversation. marks:
-    those of the pair's chat template, if it has any. opened: what the prompt has opened and not closed, by
-    its marks, except those in messages; None where it is not known (events/segments.py, opened_by)."""
+    those of the pair's chat template, if it has any."""
 
     pair: PairInfo
     versions: dict[str, str]
@@ -399,7 +380,6 @@ class Started:
     prompt_ids: TokenIds
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
-    opened: Opened | None = None
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

@@ -21,14 +21,12 @@ from specdemo.events import (
     PARAMETERS,
     Alternative,
     ChatMessage,
-    Count,
     Finish,
     Finished,
     Judged,
     JudgedInTree,
     Mark,
     Next,
-    Opened,
     PairInfo,
     Params,
     Round,
@@ -87,10 +85,6 @@ class Trace:
     stats: Stats = field(default_factory=metrics.fresh)
     messages: Annotated[tuple[ChatMessage, ...], FIRST] | None = None  # see Started
     marks: Annotated[tuple[Mark, ...], FIRST] = ()  # see Started
-    opened: Opened | None = None  # see Started
-    # How many tokens of the output come before the first one that has to follow a JSON schema, a regular
-    # expression or a grammar, which begins after what is thought; None where none has had to yet.
-    grammar_from: Count | None = None
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
@@ -109,19 +103,10 @@ class Trace:
     def add(self, a_round: Round, unfinished: str = "") -> None:
         """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
-        self._find_grammar(a_round, len(self.output_ids))
         self.output_ids += a_round.emitted
         self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
-
-    def _find_grammar(self, a_round: Round, before: int) -> None:
-        """Sets `grammar_from` by the round, which comes after `before` tokens."""
-        for at, token in enumerate(kept_tokens(a_round), before):
-            if token.allowed is None:
-                self.grammar_from = None
-            elif self.grammar_from is None:
-                self.grammar_from = at
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
@@ -185,10 +170,6 @@ class Trace:
             raise NotATrace(where or "it", str(refused or first["msg"]), is_json, refused) from None
         _check(trace)
         trace.stats = claimed(trace.stats)  # older traces tell wide intervals
-        trace.grammar_from, before = None, 0
-        for a_round in trace.rounds:  # older traces do not tell it
-            trace._find_grammar(a_round, before)
-            before += len(a_round.emitted)
         return trace
 
     def save(self, path: str | Path) -> None:

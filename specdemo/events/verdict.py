@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Params, Round, Stats, is_tree
-from specdemo.events.params import field_of_grammar, is_json
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
-from specdemo.events.trace import Trace, pieces
+from specdemo.events.trace import Trace
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
-from specdemo.words.message import Message, message
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 IN_WORDS = speaker_of("said.verdict")
@@ -49,36 +47,10 @@ def verdict(
     if settles and stats.speedup is None and _was_busy(stats):
         text = speak("settles")
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
-    both = f"{both} {_unfinished(trace, finish, speak)}".rstrip()
     if stats.distance is None:
         return Verdict(both, tone)
     lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
-
-
-def _unfinished(trace: Trace, finish: Finish, speak: Speak) -> str:
-    """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a
-    regular expression or a grammar would have let it end is not in a trace."""
-    name, begins = field_of_grammar(trace.params), trace.grammar_from
-    texts = [text for one in trace.rounds for text in pieces(one)]
-    if name is None or not texts:
-        return ""
-    if begins is None and trace.stats.arrival_ms is None:  # a server does not tell how much was allowed
-        return speak("never_bound", what=message(f"what_binds.{name}").said())
-    text = "".join(texts[begins or 0 :])
-    if finish == "stop":
-        text = min((text.split(stop)[0] for stop in trace.params.stop), key=len, default=text)
-    is_cut = name == "json_schema" and finish != "eos" and not is_json(text)
-    return speak("cut_json") if is_cut else ""
-
-
-def where_bound(trace: Trace) -> list[Message]:
-    """Says where the grammar of an ended run begins; nothing where that is the first token, or nowhere, which
-    the verdict says."""
-    name = field_of_grammar(trace.params)
-    if name is None or trace.pair.server or not trace.grammar_from:
-        return []
-    return [message("bound_from", what=message(f"what_binds.{name}"), number=trace.grammar_from)]
 
 
 def _measured(

@@ -21,9 +21,9 @@ from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
-from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
+from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
-from specdemo.events.segments import opened_in
+from specdemo.events.thoughts import Opened, opened_in
 from specdemo.loading import templates
 from specdemo.loading.checkpoints import little_quantised
 from specdemo.loading.request import dtype_name

@@ -18,7 +18,7 @@ from jinja2 import Environment, meta, nodes
 from specdemo.errors import in_short
 from specdemo.events import Mark, Params
 from specdemo.events.params import MOST_STOPS
-from specdemo.events.segments import MARKS, PAIRS
+from specdemo.events.thoughts import MARKS, PAIRS
 from specdemo.words.message import about, refusal, shown
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _names_in(node: nodes.Node) -> Iterator[nodes.Name]:
 
 def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[Mark, ...]:
     """The marks of the tokenizer's chat templates that are tokens of their own. eos: ids that end a turn, and
-    so any segment."""
+    so any thought."""
     ids = {text: tokenizer.convert_tokens_to_ids(text) for text in _mark_texts(tokenizer)}
     marks = [
         Mark(token_id, text, MARKS[text])
@@ -82,14 +82,13 @@ def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[
 def unread_thoughts(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """A mark that opens thoughts in the tokenizer's chat templates, if it is no token of its own."""
     known, texts = {mark.text for mark in marks_of(tokenizer, ())}, _texts(tokenizer)
-    return next((one for one in PAIRS["thinking"] if one in texts and one not in known), None)
+    return next((one for one in PAIRS if one in texts and one not in known), None)
 
 
 def _mark_texts(tokenizer: "PreTrainedTokenizerBase") -> list[str]:
     """The marks that stand in the tokenizer's chat templates, and those that open or close the same."""
     texts = _texts(tokenizer)
-    pairs = [pair for of_kind in PAIRS.values() for pair in of_kind.items()]
-    partners = {one for pair in pairs if any(one and one in texts for one in pair) for one in pair}
+    partners = {one for pair in PAIRS.items() if any(one in texts for one in pair) for one in pair}
     return [text for text in MARKS if text in texts or text in partners]
 
 

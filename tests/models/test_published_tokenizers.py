@@ -26,7 +26,7 @@ TOOL = {
     },
 }
 READ = {"qwen3": [{"enable_thinking": False}, {"enable_thinking": True}, {"tools": [TOOL]}]}
-MARKS = {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "end"}
+MARKS = {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "tool call"}
 MARKS = {"qwen3": MARKS | {"<|im_end|>": "end"}}
 CONVERSATIONS = (
     [{"role": "user", "content": "Is it cold — 寒い?"}],

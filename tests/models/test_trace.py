@@ -131,7 +131,7 @@ def test_the_keys_are_those_of_the_schema():
     first, pair = data["rounds"][0], data["pair"]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "marks opened grammar_from date": data,
+        "marks date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
@@ -261,7 +261,7 @@ def test_an_older_file_can_lack_what_came_later_and_have_fields_of_params_that_a
     older = json.loads(any_trace(1).to_json())
     older["params"] |= {"relaxed_top_k": 10, "synthetic_acceptance": 0.8}
     assert Trace.from_json(json.dumps(older)).params == any_trace(1).params
-    later = [(older, "opened grammar_from date"), (older["params"], "lenience draft_temperature")]
+    later = [(older, "date"), (older["params"], "lenience draft_temperature")]
     later.append((older["pair"], "drafter_kind longest_draft"))
     later += [(one, "made arrival_ms fed_again experts_read") for one in older["rounds"]]
     for part, keys in later:

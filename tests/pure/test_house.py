@@ -34,7 +34,7 @@ ROOMS_OF_UI = {  # and what each may import from
 }
 TORCH_FREE = """
 specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.metrics specdemo.events.trace
-specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
+specdemo.events.thoughts specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.kept specdemo.ui.view.settings specdemo.ui.view.texts

@@ -6,17 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import Next, Params, Round, metrics
+from specdemo.events import Params, Round, metrics
 from specdemo.events.speedup import break_even, claimed, expected_tokens
 from specdemo.events.verdict import verdict
 
 PLAIN_MS = (10.0, 10.5, 11.0, 11.5) * 2
 LEVEL = (9.0, 9.5, 10.5, 11.0)
 NONE_DRAFTED = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acceptance_rate": None}
-SCHEMA = '{"type": "object"}'
 
 
-def said(found, finish="eos", rounds=(), recorded_on="", settles=False, grammar_from=None, **params):
+def said(found, finish="eos", rounds=(), recorded_on="", settles=False, **params):
     """The tone, and by key the values of all that is said, in the order in which it was made."""
     parts = {}
 
@@ -24,8 +23,8 @@ def said(found, finish="eos", rounds=(), recorded_on="", settles=False, grammar_
         parts[key] = values
         return key
 
-    how = {"params": Params(**params), "grammar_from": grammar_from}
-    made = verdict(SimpleNamespace(stats=found, rounds=rounds, **how), finish, speak, recorded_on, settles)
+    trace = SimpleNamespace(stats=found, rounds=rounds, params=Params(**params))
+    made = verdict(trace, finish, speak, recorded_on, settles)
     assert made.text.startswith("lossy ") == (made.tone == "lossy")
     return made.tone, parts
 
@@ -127,27 +126,3 @@ def test_breaking_even():
 def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():
     tone, told = said(replace(stats(), distance=0.1236))
     assert tone == "lossy" and told["lossy"] == {"distance": "0.124"} and "faster" in told
-
-
-@pytest.mark.parametrize(
-    ("finish", "tokens", "params", "key"),
-    [
-        ("length", [('{"a"', 9), (": 1", 9)], {"json_schema": SCHEMA}, "cut_json"),
-        ("stop", [('{"a": 1', 9), ("}", 9)], {"json_schema": SCHEMA, "stop": ("}",)}, "cut_json"),
-        ("length", [('{"a": 1', 9), ("}", 9)], {"json_schema": SCHEMA}, None),
-        ("length", [("so: ", None), ("{}", 9)], {"json_schema": SCHEMA}, None),
-        ("eos", [("Hm", None), ("", None)], {"json_schema": SCHEMA}, "never_bound"),
-        ("eos", [("Hm", None)], {"regex": "a+"}, "never_bound"),
-        ("length", [("aa", 9)], {"regex": "a+b"}, None),
-        ("length", [("aa", None)], {}, None),
-    ],
-)
-def test_a_text_that_ends_before_its_json_does_or_before_it_is_bound_says_so(finish, tokens, params, key):
-    """tokens: each with its text, and how many the grammar allowed."""
-    nexts = (
-        Next(1, text, "sampled", 1.0, None, 1.0, None, 0.1, None, (), allowed) for text, allowed in tokens
-    )
-    rounds = [Round(at, (), one, (1,), 0.0, 1.0) for at, one in enumerate(nexts)]
-    begins = next((at for at, (_, allowed) in enumerate(tokens) if allowed), None)
-    told = said(stats(), finish, rounds, grammar_from=begins, **params)[1]
-    assert {"cut_json", "never_bound"} & told.keys() == ({key} if key else set())

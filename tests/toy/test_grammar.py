@@ -20,7 +20,7 @@ from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Mark, Opened, Params, Round
-from specdemo.events.segments import Thoughts
+from specdemo.events.thoughts import Thoughts
 from tests import tiny
 from tests.compiled import compiled_verdict
 from tests.oracle import (
@@ -44,7 +44,7 @@ MARKS = {THINK: Mark(THINK, "<think>", "thinking"), ANSWER: Mark(ANSWER, "</thin
 # model may open.
 THOUGHTS = {
     "none": None,
-    "by the prompt": Thoughts(MARKS, Opened(("thinking",))),
+    "by the prompt": Thoughts(MARKS, Opened(thinking=True)),
     "by the model": Thoughts(MARKS, openers=frozenset([THINK])),
 }
 REGEX = "(ab|c)(a|b){1,3}c?"

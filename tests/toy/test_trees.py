@@ -9,7 +9,6 @@ import pytest
 
 from specdemo.engine.sampling import uniforms
 from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
-from specdemo.events.segments import segments_of
 from specdemo.events.speedup import checks, estimates
 from specdemo.events.trace import NotATrace, Trace
 from tests import oracle
@@ -283,5 +282,3 @@ def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place()
     assert stats.accepted + stats.rejected == len(judged)
     assert stats.rejected > sum(one.next.source == "resampled" for one in trace.rounds)
     assert estimates(trace.rounds, stats) == [] and checks(trace.rounds, stats, 4) is None
-    (segment,) = segments_of(trace.started, trace.rounds)
-    assert (segment.accepted, segment.rejected) == (stats.accepted, stats.rejected)

@@ -22,8 +22,8 @@ from specdemo.events import (
     words_of_row,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
-from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
+from specdemo.events.thoughts import MARKS
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.loading.catalog import others_at_hand

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
-from specdemo.events.segments import segments_of
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.wire import Counted
 from specdemo.words.catalogue import catalogue, in_language, number, say
@@ -106,29 +104,8 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
-        "segments": _segments(trace) or "–",
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
-
-
-def _segments(trace: Trace) -> str:
-    """A line for each kind of segment of a run that has ended, if there are several, and one that says where
-    the grammar begins."""
-    found = segments_of(trace.started, trace.rounds) if trace.marks and trace.finish else []
-    lines = [
-        say(
-            "run.segment",
-            kind=say(f"run.segments.{one.kind.replace(' ', '_')}"),
-            tokens=number(one.tokens),
-            rate="–" if one.acceptance_rate is None else number(one.acceptance_rate, ".0%"),
-            per_round=number(one.tokens_per_round, ".2f"),
-            per_second=number(one.tokens_per_second or 0.0, ",.1f"),
-        )
-        for one in found
-        if len(found) > 1
-    ]
-    bound = where_bound(trace) if trace.finish else []
-    return "\n".join([*lines, *(one.said() for one in bound)])
 
 
 def _experts_read(trace: Trace) -> str:
