@@ -9,7 +9,7 @@ al. 2023, Chen et al. 2023). A field that has a default may be missing in older 
 # ruff: noqa: F401 - other modules ask for the rows and for Params here, too
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -47,9 +47,6 @@ Interval = tuple[Amount, Amount]
 FIRST = Field(fail_fast=True)  # all faults of a list, in place of the first, can take minutes and gigabytes
 TokenIds = Annotated[tuple[TokenId, ...], FIRST]
 EmittedIds = Annotated[tuple[TokenId | None, ...], FIRST]
-T = TypeVar("T")
-ENGINES = "is None only in the run of a server"  # the mark of such a field, for the reader of traces
-Engines = Annotated[T | None, ENGINES]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -128,12 +125,12 @@ class Judged:
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: Engines[TokenId]
+    id: TokenId | None
     text: str
-    p: Engines[Probability]
-    q: Engines[Probability]
-    raw_p: Engines[Probability]
-    raw_q: Engines[Probability]
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
     u: Probability | None
     accept_prob: Probability | None
     fate: Fate
@@ -186,14 +183,14 @@ class Next:
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: Engines[TokenId]
+    id: TokenId | None
     text: str
     source: Source
-    p: Engines[Probability]
+    p: Probability | None
     q: Probability | None
-    raw_p: Engines[Probability]
+    raw_p: Probability | None
     raw_q: Probability | None
-    u: Engines[Probability]
+    u: Probability | None
     residual_mass: Probability | None
     top: Top
     allowed: Count | None = None
@@ -243,8 +240,8 @@ class Round:
     draft: Annotated[tuple[JudgedInTree | Judged, ...], FIRST]
     next: Next | None
     emitted: EmittedIds
-    draft_ms: Engines[Amount]
-    verify_ms: Engines[Amount]
+    draft_ms: Amount | None
+    verify_ms: Amount | None
     kept: Kept | None = None
     gamma: Count | None = None
     ended_by: EndedBy | None = None
@@ -318,15 +315,15 @@ class Stats:
 
     tokens: Count
     rounds: Count
-    drafted: Engines[Count]
+    drafted: Count | None
     accepted: Count
-    rejected: Engines[Count]
+    rejected: Count | None
     acceptance_rate: Amount | None
     mean_tokens_per_round: Amount | None
     target_forwards: Count
-    prefill_ms: Engines[Amount]
-    draft_ms: Engines[Amount]
-    verify_ms: Engines[Amount]
+    prefill_ms: Amount | None
+    draft_ms: Amount | None
+    verify_ms: Amount | None
     ttft_ms: Amount | None
     tokens_per_second: Amount | None
     target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None

@@ -437,11 +437,6 @@ def nodes_of(tree: DraftTree) -> int:
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
-def widths_of(tree: DraftTree) -> tuple[int, ...]:
-    """How many tokens of a tree can follow the text, each of these, and so on, at most."""
-    return (GROWN.most,) * GROWN.depth if tree == "auto" else tree
-
-
 def takes_tree(method: str, tree: DraftTree) -> bool:
     """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
     row = METHODS[method]

@@ -158,11 +158,6 @@ def changed(path, value):
     return json.dumps(data)
 
 
-def two_of(column):
-    """Two alternatives that add up to more than 1 in this column."""
-    return [[token_id, "", *(0.501 if at == column else 0.3 for at in range(4))] for token_id in (8, 9)]
-
-
 # Where a value of a good trace is replaced, by what, and the place that is named; "" for the same.
 WRONG = [
     ("schema", "specdemo.trace/2", ""),
@@ -176,8 +171,7 @@ WRONG = [
     ("rounds 3 draft 1 id", True, ""),
     ("rounds 3 draft 1 fate", "ignored", ""),
     ("rounds 3 draft 0 top 2", [1, "a", 0.5], ""),
-    ("rounds 3 next u", None, ""),
-    ("rounds 3 next id", None, ""),
+    ("rounds 3 next id", None, "rounds.3.emitted"),
     ("rounds 3 emitted 0", None, "rounds.3.emitted"),
     # The types are right, but it cannot be a run.
     ("prompt_ids 1", -1, "prompt_ids"),
@@ -187,24 +181,14 @@ WRONG = [
     ("rounds 3 draft 1 p", 1.5, "rounds.3.draft.1"),
     ("rounds 3 draft 1 distance", 1.5, "rounds.3.draft.1"),
     ("rounds 3 draft 0 top 2 4", 1.797e308, "rounds.3.draft.0"),
-    *(("rounds 3 draft 0 top", two_of(column), "rounds.3.draft.0") for column in range(4)),
-    ("rounds 3 next top", two_of(0), "rounds.3.next"),
-    ("rounds 3 draft 0 top", [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
-    ("rounds 3 draft 0 u", None, "rounds.3.draft.0"),
-    ("rounds 3 kept block", 4, "rounds.3.kept"),
     ("rounds 3 next raw_p", -1e-9, "rounds.3.next"),
     ("rounds 3 verify_ms", 1e300, "rounds.3"),
-    ("rounds 3 made", 1, ""),
     ("rounds 3 fed_again", -1, ""),
     ("rounds 3 target_forwards", 0, ""),
-    ("rounds 3 experts_read", {"check": 1.5, "row": 2.0}, ""),
     ("rounds 3 experts_read", {"check": 2.0, "row": -1.0}, ""),
     ("output_ids 0", 8, "output_ids"),
-    ("stats made", 1, "stats"),
+    ("stats accepted", 1, "stats"),
     ("stats tokens_per_second", 1e300, "stats"),
-    ("stats target_step_ms", None, "stats"),
-    ("stats speedup_interval", [1.4, 1.2], ""),
-    ("stats target_step_spread", [3.0, 2.0], ""),
 ]
 
 

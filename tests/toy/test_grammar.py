@@ -19,8 +19,8 @@ from specdemo.engine import grammar_check
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Mark, Opened, Params, Round
-from specdemo.events.thoughts import Thoughts
+from specdemo.events import Mark, Params, Round
+from specdemo.events.thoughts import Opened, Thoughts
 from tests import tiny
 from tests.compiled import compiled_verdict
 from tests.oracle import (

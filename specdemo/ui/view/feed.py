@@ -347,7 +347,7 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
     if not stats.rounds or not stats.run_ms:
         return {}
     served = trace.pair.server is not None
-    before_ms = 0.0 if served else stats.prefill_ms
+    before_ms = 0.0 if served else stats.prefill_ms or 0.0
     step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
     own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
     warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)

@@ -130,7 +130,10 @@ def opened(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
         return what_is_wrong(error)
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
-    return head, kept_run(RunFeed(trace, recorded=True), name)
+    try:
+        return head, kept_run(RunFeed(trace, recorded=True), name)
+    except Exception:  # its parts do not belong together
+        return say("traces.unread")
 
 
 def what_is_wrong(error: NotATrace) -> str:
