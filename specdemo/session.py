@@ -212,7 +212,10 @@ class Run:
         measure: bool,
         is_over: IsOver = lambda: False,
         alter: Alter = lambda loop: loop,
+        events: Callable[..., Generator[Event, None, None]] | None = None,
     ):
+        """events: in place of the pair's own, those that such a function yields with the pair, the first
+        event, the trace, whether the run is closing, and `measure`."""
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
         closing = self._closing = threading.Event()
@@ -225,10 +228,12 @@ class Run:
         self._free = weakref.finalize(self, _free, pair, self.trace)
         self.pair, self.started = pair, started
         if isinstance(pair, ServedPair):
-            events = served_events(pair, started, self.trace, is_closing)
+            made = served_events(pair, started, self.trace, is_closing)
+        elif events is not None:
+            made = events(pair, started, self.trace, is_closing, measure)
         else:
-            events = _events(pair, started, self.trace, is_closing, measure, alter)
-        self._events = _without_mistakes(events)
+            made = _events(pair, started, self.trace, is_closing, measure, alter)
+        self._events = _without_mistakes(made)
 
     def __iter__(self) -> "Run":
         return self
