@@ -11,7 +11,7 @@ from torch import Tensor
 from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
 from specdemo.engine.sampling import masked
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
-from specdemo.errors import one_line
+from specdemo.errors import in_short
 from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import address, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
@@ -156,7 +156,7 @@ def compiled() -> Compiled | None:
         try:
             return Compiled()
         except Exception as error:  # of numba, among others
-            _fault = one_line(error)
+            _fault = in_short(error)
     return None
 
 

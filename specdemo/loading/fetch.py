@@ -28,7 +28,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 from tqdm import tqdm
 
 from specdemo.drafters.table import kind_in
-from specdemo.errors import LoadError, PairError, gated_error, load_errors, no_config, other_kind
+from specdemo.errors import LoadError, PairError, gated_error, load_errors, other_kind
 from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
@@ -188,7 +188,9 @@ def with_config(part: Part) -> Part:
         try:
             _ask(part, hf_hub_download, "config.json", tqdm_class=_bar(part))
         except RemoteEntryNotFoundError:
-            raise no_config(part.role, part.id, _sizes(part)) from None
+            if kind := other_kind(_sizes(part)):
+                raise PairError(f"{part.role}: {part.id} {kind}") from None
+            raise
     if part.code:
         fetch([part], weights=False)
     return part

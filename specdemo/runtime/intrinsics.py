@@ -27,7 +27,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing import Signature
 from numba.extending import intrinsic
 
-from specdemo.errors import one_line
+from specdemo.errors import in_short
 from specdemo.runtime.records import BYTES, FEWEST_OUTPUTS, FLOAT16, FLOAT32, INT8
 
 
@@ -306,7 +306,7 @@ def compile_function(make: Callable, *arguments: object) -> Any:
             return _kept(folder, make, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
-            cache_fault = one_line(error)
+            cache_fault = in_short(error)
             if folder:
                 cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from specdemo.errors import one_line
+from specdemo.errors import in_short
 from specdemo.events import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import agree, check_alike
@@ -180,7 +180,7 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
                 logits = lm.forward(ids[-rows:], positions[-rows])
             check_alike(expected[-rows:], logits, lm.dtype, OTHER_MASKS)
     except Exception as error:
-        return one_line(error)
+        return in_short(error)
     return None
 
 
