@@ -7,8 +7,8 @@ from specdemo.events import ByModel, PairInfo, Params, Round, ServerInfo, Server
 from specdemo.events.trace import Trace
 from specdemo.servers.software import Chunk, round_of, token
 
-SERVER = ServerInfo("http://host:8000", "vllm", "0.11.0", "org/target-8b", "eagle3", 3, "2 GPUs")
-SILENT = replace(SERVER, version=None, method=None, gamma=None, parallel=None)
+SERVER = ServerInfo("http://host:8000", "vllm", "0.11.0", "org/target-8b", "eagle3", 3)
+SILENT = replace(SERVER, version=None, method=None, gamma=None)
 WORDS = (" there", " was", " a", " girl", " who", " had", " one", " dog", " and", " no", " cat", ".")
 OTHER = (None, " other", None, None, 0.25, None)  # beside each of them
 CHUNKS = (1, 3, 4, 1, 3)  # tokens that arrive at once; the first is the prefill's

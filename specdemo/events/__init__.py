@@ -66,7 +66,7 @@ class ByModel:
 class ServerInfo:
     """The server that ran a pair, as far as it tells of itself; None for what it does not. model: the name
     that it serves the target under. method: how it drafts ("eagle3"), in its own word. gamma: the most tokens
-    that it drafts in a round, 0 if it drafts none. parallel: over how many devices, in words."""
+    that it drafts in a round, 0 if it drafts none."""
 
     address: str
     software: str
@@ -74,7 +74,6 @@ class ServerInfo:
     model: str
     method: str | None
     gamma: int | None
-    parallel: str | None
 
 
 @dataclass(frozen=True, slots=True)

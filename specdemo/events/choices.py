@@ -6,7 +6,6 @@ and its scripts. A row has no words: those stand in the catalogues by its name, 
 What drafts by a method or a kind is in `drafters/table.py`; how a rule judges is its function in
 `engine/rules.py`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,7 +52,6 @@ class Rule:
     symbol: str  # what decides
     residual: str | None  # "A − B": after a rejection a token is drawn from max(A - B, 0); None: from p
     fields: tuple[str, ...] = ()  # of Params, that it uses
-    lossless_at: Mapping[str, float] | None = None  # values of these with which a lossy rule is not lossy
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
 
@@ -124,7 +122,6 @@ DRAFTER_KINDS = {
     )
 }  # fmt: skip
 
-GONE_RULES = ("relaxed", "fly", "synthetic")  # which older traces and links can name
 RULES = {
     rule.name: rule
     for rule in (
@@ -132,7 +129,7 @@ RULES = {
         Rule("block", True, symbol="h", residual="w·p − q", judges_whole_draft=True),
         Rule("typical", False, symbol="p > min(ε, δ·e^−H)", residual=None, threshold="min(ε, δ·e^−H)"),
         Rule("lenient", False, symbol="min(1, p/(l·q))", residual="p − l·q",
-             fields=("lenience",), lossless_at={"lenience": 1.0}),
+             fields=("lenience",)),
     )
 }  # fmt: skip
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
-from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, cast
 
-from specdemo.events.choices import GONE_RULES, METHODS, RULES
+from specdemo.events.choices import METHODS, RULES
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
@@ -131,11 +130,8 @@ def _method(field: str, name: object) -> str:
 
 
 def _rule(field: str, name: object) -> object:
-    names = ", ".join(RULES)
-    if isinstance(name, str) and name in GONE_RULES:
-        raise ValueError(about(field, "rule_gone", name=name, names=names))
     if not isinstance(name, str) or name not in RULES:
-        raise ValueError(refusal(field, "choice", name, names=names))
+        raise ValueError(refusal(field, "choice", name, names=", ".join(RULES)))
     return name
 
 
@@ -226,10 +222,6 @@ def _arguments(field: str, value: object) -> dict[str, Any] | None:
         example, deepest = '{"enable_thinking": false}', DEEPEST_ARGUMENT
         wrong = refusal(field, "template_arguments", value, example=example, deepest=deepest)
         raise ValueError(wrong) from None
-    for name in ("tools", "documents"):
-        listed = arguments.get(name) or []
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise ValueError(refusal(field, "template_list", arguments[name], name=name))
     if len(text) > MOST_ARGUMENTS:
         raise ValueError(refusal(field, "characters", numeral(len(text)), most=MOST_ARGUMENTS))
     check_text(field, text)
@@ -309,7 +301,7 @@ class Params:
         and recorded in the trace. One that is a special token is found by its id, but not by a server.
     ignore_eos: leaves out the model's own stop strings, too.
     chat_template_kwargs: plain JSON values by name, or their JSON text, of at most 32,768 characters. One
-        that the template does not read is refused. tools and documents are lists of objects.
+        that the template does not read is refused.
     json_schema, regex, grammar: what the text must follow to its end, from its first token or, where the
         prompt or the model opens a thought, from the end of that: a JSON schema (a mapping, or JSON text), a
         regular expression of Rust's regex crate, or a grammar in Lark's form; one of them, and not with
@@ -392,15 +384,6 @@ class Params:
         none_is="the target's",
     )
 
-    def __new__(cls, *_: object, **values: object) -> "Params":
-        """Before __init__, which would raise Python's own TypeError for an unknown field."""
-        fields = cls.__dataclass_fields__
-        for name in (name for name in values if name not in fields):
-            near = get_close_matches(name, fields, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(f"{shown(name)} is no field of Params{hint}; it has {', '.join(fields)}")
-        return object.__new__(cls)
-
     def __post_init__(self) -> None:
         for field, row in PARAMETERS.items():
             value = getattr(self, field)
@@ -457,9 +440,7 @@ def of_drafter(params: Params) -> Params:
 def is_lossy(params: Params) -> bool:
     """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
     without drafts there is nothing to accept."""
-    rule = RULES[params.rule]
-    is_exact = rule.lossless or values_of_rule(params) == rule.lossless_at
-    return not is_exact and params.temperature > 0 and params.draft_with != "none"
+    return not RULES[params.rule].lossless and params.temperature > 0 and params.draft_with != "none"
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

@@ -101,8 +101,6 @@ def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> st
         return speak("cancelled" if finish == "cancelled" else "failed")
     if stats.tokens < SHORTEST:
         return speak("short", shortest=SHORTEST)
-    if stats.speedup is not None:
-        return speak("old")
     return speak("busy" if _was_busy(stats) else "untimed")
 
 

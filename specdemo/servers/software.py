@@ -251,7 +251,7 @@ class ServedPair(ABC):
         self.look()
         shown, address = readable(model)[:200], client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
-        fields = (self.kind, self.version, shown, self.method, self.longest, None)
+        fields = (self.kind, self.version, shown, self.method, self.longest)
         self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)
         name = client.name or f"{SERVER_PREFIX}{address}"
         self.info = events.PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)

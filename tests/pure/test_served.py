@@ -50,7 +50,7 @@ def test_names_that_a_server_gives_are_cut_and_escaped():
     assert "\u202e" not in sentence and "\\u202ex" in sentence and "x" * 90 not in sentence
 
 
-TEXTS = ("software", "version", "model", "method", "parallel")
+TEXTS = ("software", "version", "model", "method")
 
 
 def test_its_numbers_are_those_that_are_told(told):

@@ -109,7 +109,6 @@ def test_what_was_not_measured_is_said():
         (stats(step=()), "error", "failed"),
         (stats(step=()), "eos", "untimed"),
         (stats(step=(), tokens=23), "eos", "short"),
-        (replace(stats(), speedup_interval=None), "eos", "old"),
     ):
         assert said(run, finish)[1]["unknown"] == {"why": why}
     assert "so_far" in said(stats(step=()), None)[1]

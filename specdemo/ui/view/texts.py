@@ -180,10 +180,9 @@ def drafting_in_words(server: ServerInfo) -> str:
 
 
 def server_in_words(server: ServerInfo) -> str:
-    """The server's software, version and parallelism, as far as they are told."""
+    """The server's software and version, as far as they are told."""
     version = printable(server.version) if server.version else say("served.version_not_told")
-    parallel = f", {printable(server.parallel)}" if server.parallel else ""
-    return f"{printable(server.software)} {version}{parallel}"
+    return f"{printable(server.software)} {version}"
 
 
 def served_numbers(trace: Trace) -> dict[str, str]:
