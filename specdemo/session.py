@@ -31,7 +31,6 @@ from specdemo.events import (
     Stats,
     __version__,
     is_lossy,
-    metrics,
 )
 from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
 from specdemo.events.speedup import (
@@ -294,7 +293,8 @@ def _events(
         loop = alter(loop_of(pair, started, is_closing))
         ids = list(started.prompt_ids)
         with pair.runner.active():
-            trace.stats = metrics.after_prefill(trace.stats, *loop.prefill(ids))
+            forwards, prefill_ms = loop.prefill(ids)
+        trace.stats = replace(trace.stats, target_forwards=forwards, prefill_ms=prefill_ms)
         if is_closing():  # the caches can lack a part of the prompt
             return
         rounds = loop.rounds(ids)

@@ -28,7 +28,6 @@ from specdemo.cli.options import (
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
-from specdemo.events.trace import save_text
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless
 
@@ -162,7 +161,7 @@ def _check_writable(option: str, file: str) -> None:
 
 def _save(what: str, text: str, file: str) -> None:
     try:
-        save_text(file, text)
+        Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"the {what} could not be saved to {file}: {error.strerror}") from None
 

@@ -312,22 +312,22 @@ class Stats:
     are None where the server does not tell how much it drafts.
     """
 
-    tokens: Count
-    rounds: Count
-    drafted: Count | None
-    accepted: Count
-    rejected: Count | None
-    acceptance_rate: Amount | None
-    mean_tokens_per_round: Amount | None
-    target_forwards: Count
-    prefill_ms: Amount | None
-    draft_ms: Amount | None
-    verify_ms: Amount | None
-    ttft_ms: Amount | None
-    tokens_per_second: Amount | None
-    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None
-    drafter_step_ms: Amount | None
-    cost_ratio: Amount | None
+    tokens: Count = 0
+    rounds: Count = 0
+    drafted: Count | None = 0
+    accepted: Count = 0
+    rejected: Count | None = 0
+    acceptance_rate: Amount | None = None
+    mean_tokens_per_round: Amount | None = None
+    target_forwards: Count = 0
+    prefill_ms: Amount | None = 0.0
+    draft_ms: Amount | None = 0.0
+    verify_ms: Amount | None = 0.0
+    ttft_ms: Amount | None = None
+    tokens_per_second: Amount | None = None
+    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None = None
+    drafter_step_ms: Amount | None = None
+    cost_ratio: Amount | None = None
     target_step_spread: Interval | None = None
     speedup: Amount | None = None
     speedup_interval: Interval | None = None

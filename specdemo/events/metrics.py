@@ -8,19 +8,6 @@ from specdemo.events import Round, Stats, is_tree
 N = TypeVar("N", int, float)
 
 
-def fresh() -> Stats:
-    """The numbers of a run before its first round."""
-    return Stats(
-        tokens=0, rounds=0, drafted=0, accepted=0, rejected=0, acceptance_rate=None,
-        mean_tokens_per_round=None, target_forwards=0, prefill_ms=0.0, draft_ms=0.0, verify_ms=0.0,
-        ttft_ms=None, tokens_per_second=None, target_step_ms=None, drafter_step_ms=None, cost_ratio=None,
-    )  # fmt: skip
-
-
-def after_prefill(stats: Stats, forwards: int, prefill_ms: float) -> Stats:
-    return replace(stats, target_forwards=forwards, prefill_ms=prefill_ms)
-
-
 def after_round(stats: Stats, a_round: Round) -> Stats:
     """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected). In a
     tree these are all tokens that the path has come to, several at a place, so that its rate is lower than

@@ -1,13 +1,10 @@
 """The trace of a run: filled while the run goes on, saved and loaded as JSON (schema specdemo.trace/1)."""
 
 import datetime
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from pathlib import Path
-from secrets import token_hex
-from shutil import copymode
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
@@ -75,7 +72,7 @@ class Trace:
     error: str | None = None
     output_ids: Annotated[list[TokenId | None], FIRST] = field(default_factory=list)
     text: str = ""
-    stats: Stats = field(default_factory=metrics.fresh)
+    stats: Stats = field(default_factory=Stats)
     messages: Annotated[tuple[ChatMessage, ...], FIRST] | None = None  # see Started
     marks: Annotated[tuple[Mark, ...], FIRST] = ()  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
@@ -103,7 +100,7 @@ class Trace:
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
-        counted = reduce(metrics.after_round, rounds, metrics.fresh())
+        counted = reduce(metrics.after_round, rounds, Stats())
         self.rounds, self.revised = rounds, True
         self.stats = replace(counted, server=self.stats.server)
 
@@ -166,7 +163,7 @@ class Trace:
         return trace
 
     def save(self, path: str | Path) -> None:
-        save_text(path, self.to_json())
+        Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -175,26 +172,6 @@ class Trace:
         except UnicodeDecodeError:
             raise ValueError(f"this is not a {SCHEMA} file: it is not UTF-8 text") from None
         return cls.from_json(text)
-
-
-def save_text(path: str | Path, text: str) -> None:
-    """Writes a file beside it and renames it, so that a kill leaves the old file or the new one."""
-    file = Path(path).resolve()
-    is_other = file.exists() and not file.is_file()  # a pipe, or a device
-    if is_other or not os.access(file.parent, os.W_OK):
-        file.write_text(text, encoding="utf-8")
-        return
-    beside = file.with_name(f".{token_hex(8)}.part")
-    try:
-        with beside.open("x", encoding="utf-8") as writing:
-            if file.exists():
-                copymode(file, beside)
-            writing.write(text)
-            writing.flush()
-            os.fsync(writing.fileno())
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
@@ -218,7 +195,7 @@ def _check(trace: Trace) -> None:
             raise NotATrace(f"{where}.emitted", "must be the ids of what it kept")
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         raise NotATrace("output_ids", SUM)
-    counted = reduce(metrics.after_round, trace.rounds, metrics.fresh())
+    counted = reduce(metrics.after_round, trace.rounds, Stats())
     if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         raise NotATrace("stats", SUM)
 

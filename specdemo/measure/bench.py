@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specdemo.events import Params
-from specdemo.events.metrics import after_round, fresh
+from specdemo.events import Params, Stats
+from specdemo.events.metrics import after_round
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.measure.prompts import story_prompts
@@ -78,7 +78,7 @@ def bench(
         threads = torch.get_num_threads()
     drafted = samples.get(SPECULATIVE, samples[LOOKUP])
     rounds = [one for sample in drafted if sample.trace for one in sample.trace.rounds]
-    stats, is_greedy = reduce(after_round, rounds, fresh()), params.temperature == 0
+    stats, is_greedy = reduce(after_round, rounds, Stats()), params.temperature == 0
     first_at = differences(drafted[:prompts], samples[OURS_PLAIN][:prompts])
     differing = {"prompts": prompts - first_at.count(None), "first_at": first_at}
     return {

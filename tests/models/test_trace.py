@@ -1,10 +1,8 @@
 """The trace: a round trip through JSON loses nothing, and a file that is no trace is rejected in one sentence
 that says where."""
 
-import errno
 import json
 import math
-import os
 import random
 import struct
 from dataclasses import replace
@@ -13,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
+from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started
 from specdemo.events.trace import SCHEMA, NotATrace
 from tests.models.test_exact_stream import tiny_llama
 
@@ -55,7 +53,7 @@ def any_trace(seed, rounds=5):
     how = {"temperature": dice.random(), "top_p": 1 - dice.random(), "min_p": dice.random()}
     params = Params(seed=2**53 - 1, stop=("\n\n", "é"), **how)
     trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)))
-    trace.stats = metrics.after_prefill(trace.stats, 1, number())
+    trace.stats = replace(trace.stats, target_forwards=1, prefill_ms=number())
     for index in range(rounds):
         u = dice.random()
         accepted = Judged(4, text(), *ps(), u, number(), "accepted", top())
@@ -253,29 +251,6 @@ def test_an_older_file_can_lack_what_came_later_and_have_fields_of_params_that_a
             del part[key]
     assert Trace.from_json(json.dumps(older)) == any_trace(1)
     rejected(changed("params rule", "fly"), "rule must be one of speculative, block")
-
-
-def test_a_trace_that_cannot_be_saved_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    file = tmp_path / "trace.json"
-    any_trace(1).save(file)
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError):
-        any_trace(2).save(file)
-    assert [*tmp_path.iterdir()] == [file] and Trace.load(file) == any_trace(1)
-
-
-def test_a_saved_trace_keeps_what_its_file_was(tmp_path):
-    """Its permissions, and a link to it."""
-    file, link = tmp_path / "trace.json", tmp_path / "link.json"
-    file.touch()
-    file.chmod(0o600)
-    link.symlink_to(file)
-    any_trace(1).save(link)
-    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o600 and Trace.load(file) == any_trace(1)
 
 
 def rejected(text, named=""):

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo.drafters.table import drafting_by
-from specdemo.events import ByModel, PairInfo, Params, Round
-from specdemo.events.metrics import fresh
+from specdemo.events import ByModel, PairInfo, Params, Round, Stats
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.compare import Text, result_of, rows_of
 from specdemo.measure.settings import Setting, settings_for
@@ -39,7 +38,7 @@ TOKENS = 32
 def sample(ms_per_token=1.0, ids=(1, 2, 3, 4), rounds=16, **counts) -> Text:
     """Of 32 tokens, a quarter of whose time is drafting."""
     ms = TOKENS * ms_per_token
-    stats = replace(fresh(), tokens=TOKENS, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
+    stats = replace(Stats(), tokens=TOKENS, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
     each = (1,) * (TOKENS // rounds)
     made = [Round(at, (), None, each, ms / rounds / 4, 3 * ms / rounds / 4) for at in range(rounds)]
     return Text(SimpleNamespace(stats=stats, output_ids=list(ids), rounds=made))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from specdemo.events import Judged, Next, Round, metrics
+from specdemo.events import Judged, Next, Round, Stats, metrics
 from specdemo.events.speedup import (
     after_plain_rounds,
     best_gamma,
@@ -44,7 +44,7 @@ def simulated(gamma, acceptance, count=2500, seed=0):
 
 
 def stats_of(rounds, step=STEP):
-    counted = reduce(metrics.after_round, rounds, metrics.fresh())
+    counted = reduce(metrics.after_round, rounds, Stats())
     return after_plain_rounds(counted, rounds, [step] * 10 if step else [])
 
 

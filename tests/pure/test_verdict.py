@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import Params, Round, metrics
+from specdemo.events import Params, Round, Stats
 from specdemo.events.speedup import break_even, claimed, expected_tokens
 from specdemo.events.verdict import verdict
 
@@ -34,7 +34,7 @@ def stats(step=PLAIN_MS, interval=(0.94, 1.06), **more):
     numbers = {"tokens": 100, "rounds": 40, "drafted": 160, "accepted": 60, "rejected": 30}
     numbers |= {"acceptance_rate": 2 / 3, "draft_ms": 100.0, "verify_ms": 500.0} | more
     drafter_step = numbers["draft_ms"] / numbers["drafted"] if numbers["drafted"] else None
-    found = replace(metrics.fresh(), **numbers, drafter_step_ms=drafter_step)
+    found = replace(Stats(), **numbers, drafter_step_ms=drafter_step)
     if not step:
         return found
     step_ms = mean(step)
@@ -112,7 +112,7 @@ def test_what_was_not_measured_is_said():
     ):
         assert said(run, finish)[1]["unknown"] == {"why": why}
     assert "so_far" in said(stats(step=()), None)[1]
-    assert said(metrics.fresh(), None) == ("neutral", {}) and "none" in said(metrics.fresh(), "cancelled")[1]
+    assert said(Stats(), None) == ("neutral", {}) and "none" in said(Stats(), "cancelled")[1]
 
 
 def test_breaking_even():
