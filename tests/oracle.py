@@ -23,7 +23,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.engine.tree import tree_of
-from specdemo.events import METHODS, Params, Round, is_lossy
+from specdemo.events import LISTED, Params, Round, is_lossy
 from specdemo.events.params import GROWN, MOST_NODES
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
@@ -32,7 +32,7 @@ from specdemo.runtime.steps import EagerSteps
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
 WITHOUT_MODEL = [
-    name for name, method in METHODS.items() if not method.needs_drafter and method.manner != "chain"
+    name for name, method in LISTED.items() if not method.needs_drafter and method.manner != "chain"
 ]
 KINDS = ["model", *WITHOUT_MODEL]
 ROUNDING = 1e-6  # of probabilities, which are float32

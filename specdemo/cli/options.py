@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import METHODS, PARAMETERS, RULES, Params
+from specdemo.events import LISTED, METHODS, PARAMETERS, RULES, Params
 from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, described, read_number
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about, harmless
@@ -136,7 +136,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
     add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
-    methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
+    methods = f"a table of drafters instead, from {','.join(LISTED)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
@@ -183,7 +183,7 @@ def check_bench_options(arguments: Namespace) -> None:
     if arguments.methods is not None:
         for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
-                names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
+                names = f"{', '.join(LISTED)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
         if arguments.prompt_tokens is not None:
             raise ValueError("methods: give --methods or --prompt-tokens, not both")

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from specdemo.events.choices import (
     DRAFTER_KINDS,
+    LISTED,
     METHODS,
     RULES,
     Manner,

@@ -9,7 +9,7 @@ from dataclasses import field as dataclass_field
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, cast
 
-from specdemo.events.choices import METHODS, RULES
+from specdemo.events.choices import LISTED, METHODS, RULES
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
@@ -125,7 +125,7 @@ def _number(field: str, value: object) -> object:
 
 def _method(field: str, name: object) -> str:
     if not isinstance(name, str) or name not in METHODS:
-        raise ValueError(refusal(field, "choice_or_two", name, names=", ".join(METHODS)))
+        raise ValueError(refusal(field, "choice_or_two", name, names=", ".join(LISTED)))
     return name
 
 
@@ -409,7 +409,7 @@ def described(field: str) -> str:
     """What the field does and what numbers it allows, in a few words, with the names that it may have now."""
     *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
     lossy = f"{', '.join(first)} and {last} are lossy"
-    words = PARAMETERS[field].about.format(methods=", ".join(METHODS), rules=", ".join(RULES), lossy=lossy)
+    words = PARAMETERS[field].about.format(methods=", ".join(LISTED), rules=", ".join(RULES), lossy=lossy)
     return f"{words}; {str(allowed(field)).removeprefix(f'{field} must be ')}" if field in LIMITS else words
 
 

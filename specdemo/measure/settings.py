@@ -7,7 +7,7 @@ from typing import Any
 
 from specdemo.drafters.table import HEAD, kind_in, longest_draft
 from specdemo.errors import LoadError, PairError
-from specdemo.events import METHODS, Params, drafter_label, manner_of
+from specdemo.events import LISTED, METHODS, Params, drafter_label, manner_of
 from specdemo.events.params import DraftTree, as_text, takes_tree
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
@@ -43,8 +43,8 @@ def how_measured(pair: AnyPair, params: Params, *fields: str) -> dict[str, Any]:
 
 
 def methods_at_hand(pair: Pair) -> list[str]:
-    """The names in METHODS of those that the pair can have."""
-    return [name for name in METHODS if pair.lacks(name) is None]
+    """The names in LISTED of those that the pair can have."""
+    return [name for name in LISTED if pair.lacks(name) is None]
 
 
 def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
@@ -91,7 +91,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
         if tree in refused:
             raise refused[tree]
         if tree in trees:
-            able = ", ".join(name for name in METHODS if takes_tree(name, tree))
+            able = ", ".join(name for name in LISTED if takes_tree(name, tree))
             why = f"none of these methods drafts it (only {able} can)"
             raise ValueError(f"trees must not include {as_text(tree)} here: {why}")
     return found

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params, drafter_label
+from specdemo.events import DRAFTER_KINDS, LISTED, Gamma, Manner, Params, drafter_label
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST
 from specdemo.events.verdict import speedup_in_words
@@ -253,7 +253,7 @@ def _sentence(key: str, row: MethodRow, **more: object) -> str:
 
 
 def _called(row: MethodRow) -> str:
-    methods = [drafter_label(name, None) for name, method in METHODS.items() if method.takes_the]
+    methods = [drafter_label(name, None) for name, method in LISTED.items() if method.takes_the]
     labels = (*methods, *(drafter_label("model", kind) for kind in DRAFTER_KINDS))
     return _speak("the", name=row.name) if row.name.startswith(labels) else row.name
 

@@ -8,7 +8,7 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.errors import PairError
-from specdemo.events import METHODS
+from specdemo.events import LISTED
 from specdemo.measure.compare import compare, run_in_turns
 from specdemo.measure.settings import settings_for
 from specdemo.measure.table import is_untimed
@@ -32,10 +32,10 @@ def unhurried(monkeypatch):
 
 @pytest.mark.slow
 def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
-    can = [name for name in METHODS if not pair.lacks(name)]
+    can = [name for name in LISTED if not pair.lacks(name)]
     short = replace(GREEDY, max_new_tokens=30, gamma="auto")
     *_, last = compare(settings_for([pair], can, short), PROMPTS, repeats=1)
-    assert {row.draft_with for row in last.rows} == set(can) == set(METHODS) - {"mtp"}
+    assert {row.draft_with for row in last.rows} == set(can) == set(LISTED) - {"mtp"}
     assert [row.texts_equal for row in last.rows] == ["2 of 2"] * len(can)
     speeds = [row.tokens_per_second for row in last.rows if not is_untimed(row)]
     assert speeds == sorted(speeds, reverse=True)

@@ -18,7 +18,7 @@ from specdemo.drafters.configs import LAYER_CONFIG
 from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.draft import DraftLength
 from specdemo.errors import LoadError
-from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.events import DRAFTER_KINDS, LISTED
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import Clock
@@ -107,7 +107,7 @@ def sampled(name, **changes):
 def test_each_kind_and_each_method_has_a_row():
     assert all(ROWS[kind].says and ROWS[kind].save for kind in DRAFTER_KINDS)
     assert {*OF_TREES} == {name for name, kind in DRAFTER_KINDS.items() if kind.drafts_trees}
-    assert METHODS.keys() - ROWS.keys() == {"none"} and all(ROWS[name].says for name in ("mtp", "early-exit"))
+    assert LISTED.keys() - ROWS.keys() == {"none"} and all(ROWS[name].says for name in ("mtp", "early-exit"))
 
 
 # It agrees

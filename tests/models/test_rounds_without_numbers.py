@@ -23,7 +23,7 @@ from specdemo.drafters.mtp import CachedMtp, MtpModel, as_mtp_owner
 from specdemo.drafters.table import make_drafter
 from specdemo.drafters.text import JoinedDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import DRAFTER_KINDS, METHODS, Params
+from specdemo.events import DRAFTER_KINDS, LISTED, Params
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graph, Graphs
@@ -182,7 +182,7 @@ def alone():
     return tiny(vocab_size=WIDE), None
 
 
-# A row of METHODS (of which all that copy from the text do the same), or of DRAFTER_KINDS: the models, and
+# A row of LISTED (of which all that copy from the text do the same), or of DRAFTER_KINDS: the models, and
 # what Params say.
 DRAFTERS = {
     "lookup": (alone, dict(draft_with="lookup")),
@@ -220,5 +220,5 @@ def test_steps_find_all_on_the_gpu_and_look_at_no_numbers(name, changes):
 
 
 def test_no_way_of_drafting_is_left_out():
-    copying = {name for name, one in METHODS.items() if one.manner == "copy" and "+" not in name}
-    assert DRAFTERS.keys() - copying == (METHODS.keys() | DRAFTER_KINDS.keys()) - copying
+    copying = {name for name, one in LISTED.items() if one.manner == "copy" and "+" not in name}
+    assert DRAFTERS.keys() - copying == (LISTED.keys() | DRAFTER_KINDS.keys()) - copying

@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.drafters.table import BY_METHOD, drafting_by
 from specdemo.engine.rules import JUDGES, rule_of
-from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy
+from specdemo.events import LIMITS, LISTED, RULES, Params, is_lossy
 from specdemo.events.params import as_text, rule_in_words
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
@@ -72,11 +72,11 @@ def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so():
 
 
 def test_every_choice_is_implemented():
-    assert JUDGES.keys() == RULES.keys() and BY_METHOD.keys() == {name for name in METHODS if "+" not in name}
-    assert all(map(drafting_by, METHODS))
+    assert JUDGES.keys() == RULES.keys() and BY_METHOD.keys() == {name for name in LISTED if "+" not in name}
+    assert all(map(drafting_by, LISTED))
     assert len({rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
     names = {field.name for field in fields(Params)}
-    for choice in (*METHODS.values(), *RULES.values()):
+    for choice in (*LISTED.values(), *RULES.values()):
         assert set(choice.fields) <= names
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import METHODS, ByModel, PairInfo, Params
+from specdemo.events import LISTED, ByModel, PairInfo, Params
 from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.pair import Pair
 from specdemo.ui.page.hints import hints
@@ -121,7 +121,7 @@ def test_samplers_switch_off_what_does_not_matter_to_them():
 
 
 def test_what_does_not_matter_is_out_of_the_way_and_so_cannot_be_wrong():
-    for name, method in METHODS.items():
+    for name, method in LISTED.items():
         shown = visible(holding(draft_with=name))
         for field in ("gamma", "ngram", "exit_layer", "confidence"):
             assert shown[field] == (field in method.fields), (name, field)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Params
+from specdemo.events import DRAFTER_KINDS, LISTED, Params
 from specdemo.measure.typed import SERVERS, ServerCommand, typed_into
 
 PARAMS = Params(gamma=4, temperature=0.8, ngram=3)
@@ -53,7 +53,7 @@ def test_a_command_is_this():
     assert [typed.command for typed in typed_into(**chosen("none"))] == ["vllm serve org/target", GGUF]
 
 
-@pytest.mark.parametrize("way", [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"])
+@pytest.mark.parametrize("way", [*DRAFTER_KINDS, *LISTED, "suffix+eagle3", "ngram+lookup"])
 def test_every_way_has_a_command_or_a_note_that_it_has_none(way):
     for server in SERVERS:
         assert {kind for kind in DRAFTER_KINDS if not server.row([kind])} == LACKED[server.name]

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
-from specdemo.events import METHODS, PARAMETERS, ChatMessage, Params
+from specdemo.events import LISTED, PARAMETERS, ChatMessage, Params
 from specdemo.events.params import as_text, check_messages, check_text, is_conversation
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
@@ -94,8 +94,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         codec = PARAMETERS[name].codec
         how[name] = codec.join(texts[name]) if codec.join else codec.read(given[name])
     params = Params(**how)
-    if params.draft_with not in tuple(METHODS):  # the control has no other
-        raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(METHODS)))
+    if params.draft_with not in LISTED:  # the control has no other
+        raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(LISTED)))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
         raise ValueError(about(asked, "fixed"))
     messages = _messages(given.get("messages"))

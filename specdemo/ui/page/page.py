@@ -21,7 +21,7 @@ from starlette.routing import Route
 with patch("inspect.getfile", side_effect=FileNotFoundError):
     import gradio as gr
 
-from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
+from specdemo.events import LISTED, PARAMETERS, RULES, words_of_row
 from specdemo.events.trace import Trace
 from specdemo.ui.front.calls import Calls, Endpoint
 from specdemo.ui.front.gradio import leave_out_queue, note_visitor
@@ -176,7 +176,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     first = FIRST | {"pair": models.default}
     shown = visible(first)
 
-    methods = [(words_of_row("methods", name, "menu"), name) for name in METHODS]
+    methods = [(words_of_row("methods", name, "menu"), name) for name in LISTED]
     samplers = [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS]
     rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
     choices = {"pair": models.names, "draft_with": methods, "sampler": samplers, "rule": rules}

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from specdemo.errors import PairError
-from specdemo.events import METHODS, RULES, ChatMessage, Params, check_prompt
+from specdemo.events import LISTED, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.checks import NotLetIn, name_in, read_json, short
 from specdemo.ui.front.gradio import note_visitor
@@ -54,7 +54,7 @@ from specdemo.ui.view.settings import (
 from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, speaking
 
-CHOICES = {"draft_with": METHODS, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
+CHOICES = {"draft_with": LISTED, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
 
 
 class PageRequests:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
+    LISTED,
     METHODS,
     RULES,
     ChatMessage,
@@ -382,7 +383,7 @@ def _compared(trace: Trace) -> int:
     has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
     kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
     # A trace does not tell what few targets have, except when it drafted.
-    for name, method in METHODS.items():
+    for name, method in LISTED.items():
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or params.draft_with == name:
             grows = method.is_by_drafter and takes_tree(name, "auto") and kind and kind.drafts_trees
