@@ -149,8 +149,6 @@ class Emitter:
         if not self.stop.finish:
             emitted.append(verdict.next_id)
             next_token = events.next(self._push(verdict.next_id))
-        ended_by = self._ended_by(launched, int(verdict.k), draft)
-        made = len(draft) if ended_by == "eos" else launched.draft.k + launched.draft.dropped
         return Round(
             index=launched.index,
             draft=tuple(draft),
@@ -160,8 +158,7 @@ class Emitter:
             verify_ms=None,
             kept=events.kept(),
             gamma=launched.gamma,
-            ended_by=ended_by,
-            made=made,
+            ended_by=self._ended_by(launched, int(verdict.k), draft),
             fed_again=launched.fed_again,
             target_forwards=launched.target_forwards,
             experts_read=verdict.experts(len(drafts)),

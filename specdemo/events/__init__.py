@@ -222,8 +222,7 @@ class Round:
     engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
     and with `alternatives` 0 under any rule but `block`.
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
-    decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
-    of.
+    decoding.
     fed_again: how many tokens of the text the target and the drafter were fed once more, because rejected
     drafts have changed the one state of a recurrent layer. None where neither model has such layers.
     target_forwards: more than one where the target had to be fed again by a forward of its own, or one token
@@ -245,7 +244,6 @@ class Round:
     kept: Kept | None = None
     gamma: Count | None = None
     ended_by: EndedBy | None = None
-    made: Count | None = None
     arrival_ms: Amount | None = None
     drafts_told: bool = True
     fed_again: Count | None = None
@@ -303,7 +301,6 @@ class Stats:
     verify_ms), how many times as fast as the target alone; speedup_interval: its 90% interval
     (events/speedup.py), which holds 1 for plain decoding. These four and cost_ratio are None while the run
     goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens.
-    made: how many tokens the drafter made, with those that were dropped because it was not sure enough.
     drafter_step_ms: draft_ms / drafted; None of trees, whose tokens come several to a forward.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
@@ -333,7 +330,6 @@ class Stats:
     speedup: Amount | None = None
     speedup_interval: Interval | None = None
     distance: Amount | None = None
-    made: Count | None = None
     arrival_ms: Amount | None = None
     server: ServerStats | None = None
 

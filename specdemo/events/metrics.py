@@ -28,7 +28,6 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         mean_tokens_per_round=ratio(tokens, rounds),
         target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
-        made=total(made_of(stats), made_in(a_round) if is_told else None),
         **_times(stats, a_round, tokens, drafted),
     )
 
@@ -58,17 +57,6 @@ def _times(stats: Stats, a_round: Round, tokens: int, drafted: int | None) -> di
 def total(a: N | None, b: N | None) -> N | None:
     """a + b, or None where either is unknown."""
     return None if a is None or b is None else a + b
-
-
-def made_in(a_round: Round) -> int:
-    """How many tokens the drafter made in a round; in an older trace, which does not say, those of its
-    draft."""
-    return len(a_round.draft) if a_round.made is None else a_round.made
-
-
-def made_of(stats: Stats) -> int | None:
-    """How many tokens the drafter made in all rounds so far; None where a server has not told it."""
-    return stats.drafted if stats.made is None else stats.made
 
 
 def _distance(stats: Stats, a_round: Round) -> float | None:

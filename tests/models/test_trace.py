@@ -130,7 +130,7 @@ def test_the_keys_are_those_of_the_schema():
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
         "marks date": data,
-        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
+        "index draft next emitted draft_ms verify_ms kept gamma ended_by arrival_ms drafts_told "
         "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
         "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
@@ -242,10 +242,12 @@ def test_what_is_no_trace_at_all(tmp_path):
 def test_an_older_file_can_lack_what_came_later_and_have_fields_of_params_that_are_gone_but_no_rule():
     older = json.loads(any_trace(1).to_json())
     older["params"] |= {"relaxed_top_k": 10, "synthetic_acceptance": 0.8}
+    older |= {"opened": {"segments": ["thinking"]}, "grammar_from": 3}
+    older["stats"]["made"] = older["rounds"][0]["made"] = 4
     assert Trace.from_json(json.dumps(older)).params == any_trace(1).params
     later = [(older, "date"), (older["params"], "lenience draft_temperature")]
     later.append((older["pair"], "drafter_kind longest_draft"))
-    later += [(one, "made arrival_ms fed_again experts_read") for one in older["rounds"]]
+    later += [(one, "arrival_ms fed_again experts_read") for one in older["rounds"]]
     for part, keys in later:
         for key in keys.split():
             del part[key]

@@ -51,7 +51,7 @@ def test_what_only_one_method_or_rule_uses_counts_with_it():
 
 def test_a_race_takes_two_runs_after_two_warm_ups_and_what_is_not_known_takes_no_time():
     trace = Trace.load(RECORDED)
-    found, stats = estimates(trace.rounds, trace.stats), trace.stats
+    found, stats = estimates(trace.rounds, trace.stats, 4, 16), trace.stats
     both_ms = 2 * stats.prefill_ms + stats.run_ms + stats.tokens * stats.target_step_ms
     warm_up = WARM_UP_TOKENS / stats.tokens
     assert warm_up < 1 and seconds(trace, found)["race"] == pytest.approx((1 + warm_up) * both_ms / 1000)

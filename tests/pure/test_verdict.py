@@ -93,10 +93,10 @@ def test_plain_decoding_is_measured_against_itself_and_drafts_that_were_all_drop
     """The drafter ran in each round, so the run is compared with the target alone."""
     tone, told = said(stats(**NONE_DRAFTED, draft_ms=0.0, verify_ms=1075.0))
     assert tone == "neutral" and "nothing_drafted" in told and told["itself"]["value"] == "1.00"
-    one = Round(0, (), None, (), 4.0, 11.0, gamma=4, ended_by="confidence", made=1)
+    one = Round(0, (), None, (), 4.0, 11.0, gamma=4, ended_by="confidence")
     for rounds, key in (
         ([one], "all_dropped"),
-        ([replace(one, ended_by="grammar", made=0)], "nothing_drafted"),
+        ([replace(one, ended_by="grammar")], "nothing_drafted"),
     ):
         tone, told = said(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), rounds=rounds)
         assert tone == "slower" and key in told and told["drafting_takes"] == {"share": "27%"}

@@ -4,12 +4,13 @@ would take. Without torch and without Gradio."""
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
+    LIMITS,
     LISTED,
     METHODS,
     RULES,
@@ -17,13 +18,12 @@ from specdemo.events import (
     Finish,
     Manner,
     Round,
-    Stats,
     is_lossy,
     manner_of,
     words_of_row,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
-from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
+from specdemo.events.speedup import Estimate, best_gamma, checks, estimates
 from specdemo.events.thoughts import MARKS
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
@@ -245,10 +245,11 @@ def words_of_outcome(trace: Trace) -> dict[str, str]:
 def outcome(trace: Trace) -> wire.RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
-    longest = trace.pair.longest_draft if at_once else None
-    own = params.gamma if isinstance(params.gamma, int) and trace.pair.server is None else None
-    found = estimates(trace.rounds, stats, at_once, longest, own) or counted_estimates(stats.server)
-    found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
+    longest = (at_once and trace.pair.longest_draft) or int(LIMITS["gamma"].largest)
+    own = params.gamma if isinstance(params.gamma, int) else None
+    if (server := trace.pair.server) is not None:
+        own = longest = server.gamma or 0
+    found = estimates(trace.rounds, stats, own, longest, at_once)
     checked = checks(trace.rounds, stats, params.gamma)
     return {
         "estimates": list(map(asdict, found)),
@@ -258,15 +259,6 @@ def outcome(trace: Trace) -> wire.RunOutcome:
         "seconds": seconds(trace, found),
         "text": trace.text,
     }
-
-
-def _as_measured(own: Estimate, stats: Stats) -> Estimate:
-    """The row of the run's own draft length, with what the run has measured in place of estimates."""
-    tokens = stats.mean_tokens_per_round or own.seen_tokens
-    if own.seen_speedup is None:
-        return replace(own, seen_tokens=tokens)
-    interval = stats.speedup_interval
-    return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[wire.PromptToken]:
@@ -366,7 +358,7 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
     of_lengths = []
     for one in found:
         if one.gamma in (*GAMMAS, trace.params.gamma) and not served:
-            rounds = stats.tokens / one.seen_tokens
+            rounds = stats.tokens / one.tokens
             ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
             of_lengths.append((rounds, ms))
     if of_lengths:

@@ -26,7 +26,6 @@ const content = () => [
     h("div", { class: "taking" },
       h("div", { class: "bests" }), h("p", { class: "unclear" }), h("p", { class: "chosen", role: "status" })),
     h("ul", { class: "key" },
-      h("li", { "data-line": "formula", "data-only": "engine" }, say("gamma.formula")),
       h("li", { "data-line": "seen" }, say("gamma.estimate")),
       h("li", { "data-line": "measured" }, say("gamma.measured")),
       h("li", {}, say("gamma.best"))),
@@ -35,7 +34,6 @@ const content = () => [
     h("p", { class: "readout", "aria-hidden": "true" }),
     h("p", { class: "apart" }),
     h("p", { class: "of" }),
-    h("p", { class: "leaves-out" }, say("gamma.leavesOut")),
     h("p", { class: "experts" }),
     h("div", { class: "scrolls" }, h("table", { "aria-label": say("gamma.table") },
       h("thead", {},
@@ -43,9 +41,8 @@ const content = () => [
         h("tr", {}, columns(), columns())),
       h("tbody")))),
 ];
-const group = (/** @type {string} */ words) => h("th", { colspan: 3, scope: "colgroup" }, words);
-const columns = () => ["gamma.formulaColumn", "gamma.estimateColumn", "gamma.measuredColumn"]
-  .map((key) => columnHead(say(key)));
+const group = (/** @type {string} */ words) => h("th", { colspan: 2, scope: "colgroup" }, words);
+const columns = () => ["gamma.estimateColumn", "gamma.measuredColumn"].map((key) => columnHead(say(key)));
 const figure = (/** @type {Measure} */ measure, /** @type {string} */ title) => (
   h("figure", {}, h("figcaption", {}, title), h("div", { class: "chart", "data-measure": measure })));
 const STAR = " ★";
@@ -121,7 +118,6 @@ export function makeGamma(panel, server) {
     part(".elsewhere").hidden = !run.setting || !points.length || ofThis.length > 0;
     part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
     fill(part(".elsewhere ul"), pointsInWords(points).map((line) => h("li", {}, line)));
-    part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
     part(".experts").textContent = run.outcome?.experts ?? "";
     part(".experts").hidden = !run.outcome?.experts;
     part(".apart").textContent = apartInWords(rows);
@@ -244,12 +240,11 @@ function drawRow(row) {
 function drawChart(rows, measure, width, height) {
   const scale = scaleOf(rows, measure, width, height);
   const marks = (/** @type {Line} */ line, some = rows) => marksOf(some, measure, line, scale);
-  const lines = /** @type {Line[]} */ (["formula", "seen"]);
   return svg("svg", { width, height, "aria-hidden": "true" }, // the table has the same
     axes(rows, scale, measure),
     rows.filter(({ isOwn }) => isOwn).map((row) => ownLine(row, scale)),
     svg("path", { class: "band", d: bandOf(rows, measure, scale) }),
-    lines.map((line) => svg("path", { class: line, d: pathThrough(marks(line)) })),
+    svg("path", { class: "seen", d: pathThrough(marks("seen")) }),
     intervalsOf(rows, measure, "measured", scale).map(({ x, low, high }) => (
       svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }))),
     marks("measured").map(({ x, y }) => svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })),

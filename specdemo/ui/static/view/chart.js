@@ -7,7 +7,7 @@ import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
 /** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.d.ts" */
-/** @import { Round, Run } from "./run.js" */
+/** @import { Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates
  * where nothing tells it.
@@ -18,14 +18,14 @@ import { say } from "./words.js";
  * @property {Line | null} best
  * @property {boolean} isOwn the run's own
  */
-/** @typedef {"formula" | "seen" | "measured"} Line */
+/** @typedef {"seen" | "measured"} Line */
 /** @typedef {"speedup" | "tokens"} Measure */
 /** @typedef {ReturnType<typeof scaleOf>} Scale */
 
 /** @type {Measure[]} */
 export const MEASURES = ["speedup", "tokens"];
 /** @type {Line[]} */
-export const LINES = ["formula", "seen", "measured"];
+export const LINES = ["seen", "measured"];
 const LONGEST = 16; // gamma
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
@@ -77,7 +77,7 @@ export function fastest(points) {
  */
 export function valueOf({ estimate, point }, measure, line) {
   if (line === "measured") return (measure === "speedup" ? point?.speedup : point?.tokens_per_round) ?? null;
-  return estimate?.[`${line}_${measure}`] ?? null;
+  return estimate?.[measure] ?? null;
 }
 
 /**
@@ -88,8 +88,8 @@ export function valueOf({ estimate, point }, measure, line) {
  * @returns {[low: number, high: number] | null}
  */
 function endsOf({ estimate, point }, measure, line) {
-  if (measure === "tokens" || line === "formula") return null;
-  if (line === "seen") return estimate?.seen_interval ?? null;
+  if (measure === "tokens") return null;
+  if (line === "seen") return estimate?.interval ?? null;
   const { low = null, high = null } = point ?? {};
   return low === null || high === null ? null : [low, high];
 }
@@ -110,7 +110,7 @@ export function cellOf(row, measure, line) {
  * @param {Row} row
  */
 export function rowInWords(row) {
-  const facts = MEASURES.flatMap((measure) => /** @type {Line[]} */ (["seen", "measured"]).flatMap((line) => {
+  const facts = MEASURES.flatMap((measure) => LINES.flatMap((line) => {
     const { text, interval } = cellOf(row, measure, line);
     if (text === "–") return [];
     const how = line === "measured" ? "measured" : row.isOwn ? "own" : "estimated";
@@ -209,36 +209,24 @@ export function apartInWords(rows) {
 
 /**
  * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
- * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
+ * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting">>} run
  */
-export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
+export function whatIsMissing({ complete, rounds, outcome, setting }) {
   if (!complete) return say("gamma.missing.goesOn");
   if (!outcome) return say("gamma.missing.unfinished");
-  if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
+  if (setting?.served) {
+    if (outcome.estimates.length) return say("gamma.missing.served");
+    return say(rounds.some(isUntold) ? "gamma.missing.untold" : "gamma.missing.unjudged");
+  }
   if (!outcome.estimates.length) {
     if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
+    if (setting?.gamma === "auto") return say("gamma.missing.auto");
     if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
     const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
     return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");
   }
-  if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
-  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return say("gamma.missing.formula");
+  if (outcome.estimates.some(({ speedup }) => speedup !== null)) return "";
   return say("gamma.missing.speedup", { why: String(outcome.no_speedup) });
-}
-
-/**
- * The same of a server's run.
- * @param {Round[]} rounds
- * @param {boolean} estimated
- * @param {boolean} alone whether the server's counters counted this run only
- */
-function missingOfServed(rounds, estimated, alone) {
-  const untold = rounds.some(isUntold);
-  if (!estimated) return say(untold ? "gamma.missing.untold" : "gamma.missing.unjudged");
-  const sentences = [say("gamma.missing.served")];
-  if (untold) sentences.push(say("gamma.missing.counters"));
-  if (untold && !alone) sentences.push(say("gamma.missing.others"));
-  return sentences.join(" ");
 }
 
 /**

@@ -119,12 +119,11 @@ export interface ExpertsRead {
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
  * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
  * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
- * it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the draft and
- * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
- * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
- * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
- * own, or one token at a time. experts_read: without rows after a drafted eos. null of a target without experts,
- * where it is not known which are chosen, one token at a time, with a tree and on a server.
+ * it drafted no more, null in plain decoding. fed_again: how many tokens of the text the target and the drafter
+ * were fed once more, because rejected drafts have changed the one state of a recurrent layer. null where
+ * neither model has such layers. target_forwards: more than one where the target had to be fed again by a
+ * forward of its own, or one token at a time. experts_read: without rows after a drafted eos. null of a target
+ * without experts, where it is not known which are chosen, one token at a time, with a tree and on a server.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -140,7 +139,6 @@ export interface Round {
   kept: Kept | null;
   gamma: number | null;
   ended_by: "gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null;
-  made: number | null;
   arrival_ms: number | null;
   drafts_told: boolean;
   fed_again: number | null;
@@ -212,17 +210,14 @@ export interface RunSetting {
 }
 
 /**
- * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
- * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
- * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
+ * What a draft length would bring. tokens: a round. speedup, interval: null where the run's own are; interval:
+ * as much about the speed-up as the run's own is.
  */
 export interface Estimate {
   gamma: number;
-  formula_tokens: number | null;
-  formula_speedup: number | null;
-  seen_tokens: number;
-  seen_speedup: number | null;
-  seen_interval: [number, number] | null;
+  tokens: number;
+  speedup: number | null;
+  interval: [number, number] | null;
 }
 
 /**
