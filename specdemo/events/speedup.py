@@ -238,15 +238,15 @@ def estimates(
     rounds: Sequence[Round], stats: Stats, own: int | None, longest: int, at_once: bool = False
 ) -> list[Estimate]:
     """The estimates for gamma 0 to `longest`, or to the run's own where no acceptance rate is known; empty if
-    no draft was judged, and of trees. own: the run's draft length; None where it was chosen round by round,
-    or is not known, so that nothing is estimated. at_once: whether drafts are made in one forward, and so
+    no draft was judged. own: the run's draft length; None where it was chosen round by round, or is not
+    known, and of trees, so that nothing is estimated. at_once: whether drafts are made in one forward, and so
     take as long whatever their length.
 
     Up to `own`, tokens a round are counted: each round's, cut to that length. Beyond it, each token more
     brings the last one's gain times the acceptance rate. A round takes the longer the longer its draft, from
     a plain round on. So at `own` all is as the run has measured it."""
     own, rate, step_ms = min(own or 0, longest), stats.acceptance_rate, stats.target_step_ms
-    if not own or not (stats.accepted or stats.rejected) or any(is_tree(one.draft) for one in rounds):
+    if not own or not (stats.accepted or stats.rejected):
         return []
     tokens = [fmean(min(len(one.emitted), gamma + 1) for one in rounds) for gamma in range(own + 1)]
     while rate is not None and len(tokens) <= longest:
@@ -292,49 +292,35 @@ def _full_drafts(rounds: Sequence[Round], gamma: int | str) -> tuple[int, list[R
     return gamma, [one for one in drafted if len(one.draft) == gamma]
 
 
-FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
+FULL = 0.8  # of all places of a run's drafts: the least that hold a token where its means are of full drafts
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check
-    feeds. *_ms: means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took."""
+    """What the target took to check drafts, beside its plain rounds. rows: the tokens that the check of a
+    full draft feeds. *_ms: means. ratio: how many plain rounds a check took; interval: of that."""
 
     rows: int
     plain_ms: float
-    plain_spread: tuple[float, float]
     draft_ms: float
-    draft_spread: tuple[float, float]
     verify_ms: float
-    verify_spread: tuple[float, float]
     ratio: float
     interval: tuple[float, float]
 
 
-def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
-    """The checks of full drafts, see _full_drafts. None where no speed-up is known, or fewer than
-    FEWEST_CHECKS drafts were that long. Rounds do not count in which the target was fed more than the draft,
-    or by more than one forward."""
-    step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
-    length, rounds = _full_drafts(rounds, gamma)
-    full = [
-        (one.draft_ms, one.verify_ms)
-        for one in rounds
-        if one.target_forwards == 1 and not one.fed_again
-        if one.draft_ms is not None and one.verify_ms is not None
-    ]
-    if not (step_ms and spread and interval and stats.speedup) or len(full) < FEWEST_CHECKS:
+def checks(stats: Stats, own: int | None) -> Checks | None:
+    """The checks of a run's drafts, as its sums have them. own: their length; None where it was chosen round
+    by round, of trees, and where text was fed again. None also where no speed-up is known, and where drafts
+    were shorter."""
+    step_ms, draft_ms, verify_ms = stats.target_step_ms, stats.draft_ms, stats.verify_ms
+    if not (own and step_ms and draft_ms and verify_ms and stats.speedup and stats.speedup_interval):
         return None
-    draft_ms, verify_ms = ([each[side] for each in full] for side in (0, 1))
-    ratio = fmean(verify_ms) / step_ms
-    low, high = (ratio * stats.speedup / end for end in reversed(interval))
-    return Checks(
-        length + 1,
-        *(step_ms, spread),
-        *(fmean(draft_ms), _deciles(draft_ms)),
-        *(fmean(verify_ms), _deciles(verify_ms)),
-        *(ratio, (low, high)),
-    )
+    if (stats.drafted or 0) < FULL * own * stats.rounds:
+        return None
+    draft_ms, verify_ms = draft_ms / stats.rounds, verify_ms / stats.rounds
+    ratio = verify_ms / step_ms
+    low, high = (ratio * stats.speedup / end for end in reversed(stats.speedup_interval))
+    return Checks(own + 1, step_ms, draft_ms, verify_ms, ratio, (low, high))
 
 
 def _deciles(times_ms: Sequence[float]) -> tuple[float, float]:

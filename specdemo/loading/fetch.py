@@ -177,8 +177,7 @@ def with_base(part: Part, offline: bool) -> Part:
 
 def with_config(part: Part) -> Part:
     """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now;
-    all but its weights if program code that comes with it may run. PairError if the hub has no config;
-    otherwise raises as `with_base`, `check_access` and `fetch`."""
+    all but its weights if its program code may run. Raises as `with_base`, `check_access` and `fetch`."""
     is_whole = is_here(part)
     part = with_base(part, offline=is_whole)
     check_access([part])

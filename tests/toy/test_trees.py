@@ -9,7 +9,6 @@ import pytest
 
 from specdemo.engine.sampling import uniforms
 from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
-from specdemo.events.speedup import checks, estimates
 from specdemo.events.trace import NotATrace, Trace
 from tests import oracle
 from tests.oracle import TableLM, decoding, naive_tree, random_table, shaped
@@ -259,7 +258,7 @@ def test_a_tree_that_is_none_is_no_trace():
             Trace.from_json(json.dumps(data))
 
 
-def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place():
+def test_what_folds_rounds_counts_all_judged_tokens():
     trace = trace_of(PLAIN, 3)
     tokens = [token for one in trace.rounds for token in one.draft]
     judged = [token for token in tokens if token.u is not None]
@@ -267,4 +266,3 @@ def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place()
     assert stats.drafted == len(tokens) and stats.tokens == PLAIN.max_new_tokens
     assert stats.accepted + stats.rejected == len(judged)
     assert stats.rejected > sum(one.next.source == "resampled" for one in trace.rounds)
-    assert estimates(trace.rounds, stats, 4, 16) == [] and checks(trace.rounds, stats, 4) is None

@@ -245,12 +245,14 @@ def words_of_outcome(trace: Trace) -> dict[str, str]:
 def outcome(trace: Trace) -> wire.RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
-    longest = (at_once and trace.pair.longest_draft) or int(LIMITS["gamma"].largest)
-    own = params.gamma if isinstance(params.gamma, int) else None
+    most = int(LIMITS["gamma"].largest)
+    longest = min(most, (at_once and trace.pair.longest_draft) or most)
+    own = params.gamma if isinstance(params.gamma, int) and not params.tree else None
     if (server := trace.pair.server) is not None:
-        own = longest = server.gamma or 0
+        own = longest = min(most, server.gamma or 0)
     found = estimates(trace.rounds, stats, own, longest, at_once)
-    checked = checks(trace.rounds, stats, params.gamma)
+    is_fed_again = any(one.fed_again or one.target_forwards > 1 for one in trace.rounds)
+    checked = None if is_fed_again else checks(stats, own)
     return {
         "estimates": list(map(asdict, found)),
         "best_gamma": best_gamma(found),

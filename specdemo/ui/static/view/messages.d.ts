@@ -221,17 +221,14 @@ export interface Estimate {
 }
 
 /**
- * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
- * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
+ * What the target took to check drafts, beside its plain rounds. rows: the tokens that the check of a full draft
+ * feeds. *_ms: means. ratio: how many plain rounds a check took; interval: of that.
  */
 export interface Checks {
   rows: number;
   plain_ms: number;
-  plain_spread: [number, number];
   draft_ms: number;
-  draft_spread: [number, number];
   verify_ms: number;
-  verify_spread: [number, number];
   ratio: number;
   interval: [number, number];
 }
