@@ -253,17 +253,10 @@ def _schema(field: str, schema: object) -> str:
         with suppress(TypeError, ValueError, RecursionError):
             schema = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
     text = _grammar(field, schema)
-    if not is_json(text, dict):
-        raise ValueError(refusal(field, "schema_text", text))
-    return text
-
-
-def is_json(text: str, kind: type = object) -> bool:
-    """Whether the text is JSON, of a value of this kind."""
-    try:
-        return isinstance(json.loads(text), kind)
-    except (ValueError, RecursionError):
-        return False
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text), dict):
+            return text
+    raise ValueError(refusal(field, "schema_text", text))
 
 
 WHOLE, REAL = (Codec(_number, read_number, form="N", kind=kind) for kind in (int, float))
