@@ -436,11 +436,9 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     )
     cost = NO_COST
     if params.gamma == "auto" and tree is None:
-        cost = method.cost(pair, params)
-        if setup.target.experts is not None:  # a forward reads what any of its rows goes through
-            experts = expert_weights(pair.target)
-            share = experts.size * experts.chosen / weight_bytes(pair.target)
-            cost = replace(cost, experts=share, chosen=experts.chosen)
+        experts = expert_weights(pair.target)  # a forward reads what any of its rows goes through
+        share = experts.size * experts.chosen / weight_bytes(pair.target)
+        cost = replace(method.cost(pair, params), experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, longest_draft(params.draft_with, pair.drafter))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))

@@ -310,7 +310,7 @@ class TableLM:
     feeding can be counted."""
 
     device, drafts_itself = CPU, False
-    features = states = experts = None
+    features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
         self.known_ids, self.vocab_size = logits.shape[1:]

@@ -36,7 +36,6 @@ USUAL: dict[str, Any] = {
     "drafts_told": True,
     "fed_again": None,
     "target_forwards": 1,
-    "experts_read": None,
 }
 
 

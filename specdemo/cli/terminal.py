@@ -11,7 +11,7 @@ from specdemo.events import Round, is_tree
 from specdemo.events.params import as_text, rule_in_words
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import experts_in_words, verdict, where_bound
+from specdemo.events.verdict import verdict, where_bound
 from specdemo.words.message import harmless
 
 STYLES = {
@@ -92,8 +92,7 @@ def _write(value: float | None, pattern: str) -> str:
 
 
 def summary(trace: Trace) -> tuple[str, str]:
-    """Two lines: whether speculation paid, with what checks read of a mixture of experts, and the run's
-    numbers."""
+    """Two lines: whether speculation paid, and the run's numbers."""
     stats, params, rounds = trace.stats, trace.params, trace.rounds
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
     is_auto = params.gamma == "auto" and not params.tree
@@ -115,5 +114,4 @@ def summary(trace: Trace) -> tuple[str, str]:
         f"ended by {trace.finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    paid = (verdict(trace, trace.finish).text, experts_in_words(rounds, params))
-    return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))
+    return verdict(trace, trace.finish).text, ", ".join(filter(None, numbers))

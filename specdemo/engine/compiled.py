@@ -63,9 +63,7 @@ class Compiled:
         self._sample.ctypes(*given, address(tokens), address(probs), *memory)
         return tokens, probs
 
-    def judge(
-        self, verifier: Verifier, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None
-    ) -> Packed | None:
+    def judge(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
         """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
         rule, lenience = self.rules.get(verifier.rule), 1.0
         if isinstance(verifier.rule, Lenient):
@@ -76,7 +74,6 @@ class Compiled:
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
         is_tree = value.parents is not None
         copied = {name: getattr(value, name) for name in ("q_exact", "parents", "fed")}
-        copied["experts_read"] = experts_read
         present = {name: tensor is not None for name, tensor in copied.items()}
         present["p_exact"] = False  # it always is: a nucleus is looked for among all tokens
         present["block_prob"] = not is_tree and (alternatives > 0 or rule == self.code.BLOCK)

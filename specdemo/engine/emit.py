@@ -164,7 +164,6 @@ class Emitter:
             made=made,
             fed_again=launched.fed_again,
             target_forwards=launched.target_forwards,
-            experts_read=verdict.experts(len(drafts)),
         )
 
     def _push(self, token_id: int) -> str:

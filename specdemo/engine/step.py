@@ -2,7 +2,6 @@
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf, isnan
@@ -17,7 +16,7 @@ from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, masked, one_hot, probabilities
 from specdemo.engine.tree import AnyTree, Nodes, speculative_tree
-from specdemo.events import ExpertsRead, Gamma
+from specdemo.events import Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
     HostNumbers,
@@ -65,7 +64,6 @@ class Verified(OnHost):
     likely_p: Annotated[list[Floats], SINGLE, "positions", "likely"]  # their raw_p
     p_exact: Annotated[Flags, FLAG, "positions"]  # whether p is what the sampler asks for; else it is
     q_exact: Annotated[Flags, FLAG, "rows"]  # as p_exact
-    experts_read: Annotated[Floats, REAL, "positions"]  # of a target with experts: what Experts.read gives
     masses: Annotated[Floats, REAL, "rows"]  # of a tree
     fed: Annotated[Ints, WHOLE, "rows"]  # of a tree that does not show its tokens in their order
     # Those of a chain are made at home.
@@ -142,12 +140,6 @@ class Verified(OnHost):
         if any(isnan(row[DRAFTED]) for row in (*self.raw_p[: k + 1], self.raw_p[self.refused])):
             raise RuntimeError(NAN.format("target"))
 
-    def experts(self, k: int) -> ExpertsRead | None:
-        """Counts what the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a
-        step come after them."""
-        read = self.experts_read
-        return ExpertsRead(check=read[k], row=read[0]) if read else None
-
     @property
     def likely(self) -> Iterator[tuple[list[int], list[int], list[list[tuple[int, float]]]]]:
         """Gives what the drafter can learn: tokens that follow the text, a draft after them, and the target's
@@ -220,8 +212,7 @@ class VerifyInput:
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
-    logits: Tensor  # [B+1, V], kept to judge again, with experts_read
-    experts_read: Tensor | None  # [B+1]; None of a target without experts
+    logits: Tensor  # [B+1, V], kept to judge again
 
 
 Judging = tuple[VerifyInput, VerifyOutput]  # a round that the device verifies
@@ -246,7 +237,7 @@ class Verifier:
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
-    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
+    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
     tree: AnyTree | None = None
 
     def drafts_in(self, room: int, gamma: int) -> int:
@@ -313,7 +304,7 @@ class Verifier:
         width = drafting.key
         while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            verdict = Verified.of(self.judge(output.logits, read, output.experts_read))
+            verdict = Verified.of(self.judge(output.logits, read))
         if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
             drafting.widen()  # for the next rounds; this one is lossless all the same
         return verdict
@@ -321,13 +312,9 @@ class Verifier:
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.numbers.last.long(), value.drafted])  # [B+1]
         nodes = None if value.parents is None else self._nodes(value)
-        branches, start, read = nodes.branches if nodes else None, value.numbers.position[0].long(), None
-        experts = self.target.experts if branches is None else None
-        with nullcontext([]) if experts is None else experts.watching() as chosen:
-            logits = self.target.forward(tokens, start, branches)  # [B+1, V]
-        if experts is not None:
-            read = experts.read(chosen, len(tokens))
-        return VerifyOutput(self.judge(logits, value, read, nodes), logits, read)
+        branches, start = nodes.branches if nodes else None, value.numbers.position[0].long()
+        logits = self.target.forward(tokens, start, branches)  # [B+1, V]
+        return VerifyOutput(self.judge(logits, value, nodes), logits)
 
     def _nodes(self, value: VerifyInput) -> Nodes:
         if value.parents is None:
@@ -337,21 +324,13 @@ class Verifier:
 
     def expected(self, value: VerifyInput, given: VerifyOutput) -> VerifyOutput:
         """Gives the right output (RunStep): the target's own logits, and the verdict on those of a graph's
-        output. Rounding can choose other experts, too."""
-        read = given.experts_read
-        return VerifyOutput(self.judge(given.logits, value, read), self.step(value).logits, read)
+        output."""
+        return VerifyOutput(self.judge(given.logits, value), self.step(value).logits)
 
-    def judge(
-        self,
-        logits: Tensor,
-        value: VerifyInput,
-        experts_read: Tensor | None = None,
-        nodes: Nodes | None = None,
-    ) -> Packed:
-        """Gives the verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes:
-        those of the value, if they are known."""
+    def judge(self, logits: Tensor, value: VerifyInput, nodes: Nodes | None = None) -> Packed:
+        """Gives the verdict, a Verified, on logits [B+1, V]. nodes: those of the value, if they are known."""
         if self.compiled_verdict:
-            verdict = self.compiled_verdict(self, logits, value, experts_read)
+            verdict = self.compiled_verdict(self, logits, value)
             if verdict is not None:
                 return verdict
         nodes, numbers = nodes or self._nodes(value), value.numbers
@@ -398,7 +377,6 @@ class Verifier:
             likely_p=likely.values,
             p_exact=exact,
             q_exact=value.q_exact,
-            experts_read=experts_read,
             parents=value.parents,
             fed=value.fed,
         )

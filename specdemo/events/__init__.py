@@ -208,16 +208,6 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertsRead:
-    """How many experts of a layer the target read in a round, each expert once: the mean over its layers that
-    are mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that
-    token's alone, as in a plain round."""
-
-    check: Amount
-    row: Amount
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
     """One target forward over the draft, its verdicts, and the target's own token.
 
@@ -231,8 +221,6 @@ class Round:
     drafts have changed the one state of a recurrent layer. None where neither model has such layers.
     target_forwards: more than one where the target had to be fed again by a forward of its own, or one token
     at a time.
-    experts_read: without rows after a drafted eos. None of a target without experts, where it is not known
-    which are chosen, one token at a time, with a tree and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
@@ -253,7 +241,6 @@ class Round:
     drafts_told: bool = True
     fed_again: Count | None = None
     target_forwards: Annotated[int, Field(ge=1, lt=MOST)] = 1
-    experts_read: ExpertsRead | None = None
 
     @property
     def ids(self) -> list[int]:

@@ -20,7 +20,7 @@ from operator import mul
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles
 
-from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats, is_tree
+from specdemo.events import LIMITS, Round, ServerStats, Stats, is_tree
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -353,16 +353,6 @@ def _share_of_rounds_with(
         for place in range(min(places, max(length for length, _ in drafts)))
     ] or [0.0]
     return shares + [shares[-1]] * (places - len(shares))
-
-
-def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:
-    """How many rows the checks of full drafts feed, and how many experts of a layer they read, as means over
-    them. None without such drafts, and of a target without experts."""
-    length, full = _full_drafts(rounds, gamma)
-    read = [one.experts_read for one in full if one.experts_read]
-    if not read:
-        return None
-    return length + 1, ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
 
 
 def _full_drafts(rounds: Sequence[Round], gamma: int | str) -> tuple[int, list[Round]]:

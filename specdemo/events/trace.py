@@ -252,7 +252,7 @@ def _check(trace: Trace) -> None:
 
 def _check_round(where: str, a_round: Round, params: Params, is_ours: bool) -> None:
     """where: in the trace. is_ours: whether no server has made it, which tells what it likes."""
-    draft, read = a_round.draft, a_round.experts_read
+    draft = a_round.draft
     own = [("next", a_round.next)] if a_round.next else []
     for name, token in [*((f"draft.{place}", token) for place, token in enumerate(draft)), *own]:
         if is_ours:
@@ -277,8 +277,6 @@ def _check_round(where: str, a_round: Round, params: Params, is_ours: bool) -> N
         length = getattr(a_round, name)
         if length is not None and not len(draft) <= length <= most:
             raise NotATrace(f"{where}.{name}", "must be a length that its draft can have")
-    if read and read.row > read.check:
-        raise NotATrace(f"{where}.experts_read", "must not be more experts for a row than for a check")
     kept_ids = [token.id for token in kept_tokens(a_round)]
     if len(a_round.emitted) != len(kept_ids) or (is_ours and [*a_round.emitted] != kept_ids):
         raise NotATrace(f"{where}.emitted", "must be the ids of what it has accepted and of its own token")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_tree
+from specdemo.events import Finish, Round, Stats, is_tree
 from specdemo.events.params import field_of_grammar, is_json
-from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
+from specdemo.events.speedup import SHORTEST, break_even
 from specdemo.events.trace import Trace, pieces
-from specdemo.words.catalogue import Speak, numeral, say, speaker_of
+from specdemo.words.catalogue import Speak, numeral, speaker_of
 from specdemo.words.message import Message, message
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
@@ -110,17 +110,6 @@ def speedup_in_words(interval: tuple[float, float], speedup: float, key: str = "
     "as_fast_as_it" after a sentence that has named the target alone."""
     value, low, high = (numeral(one, ".2f") for one in (speedup, *interval))
     return IN_WORDS(key, value=value, low=low, high=high)
-
-
-def experts_in_words(rounds: Sequence[Round], params: Params) -> str:
-    """How many times the experts of one row the checks of full drafts read, in a sentence; empty where that
-    is not known, or one row read none."""
-    rows, read = experts_of_checks(rounds, params.gamma) or (0, None)
-    if read is None or not read.row:
-        return ""
-    ratio = read.check / read.row
-    key = "said.experts_read" if ratio >= 1.05 else "said.experts_alike"
-    return say(key, rows=rows, ratio=numeral(ratio, ".1f"))
 
 
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:

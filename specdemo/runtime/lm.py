@@ -47,7 +47,6 @@ from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
-from specdemo.runtime.weights import Experts
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
@@ -68,7 +67,6 @@ class LM(Protocol):
     buffer_epoch: int  # of NEW_BUFFERS when the cache got its own; captured steps hold for these alone
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
     states: States | None  # what it keeps of recurrent layers; None: it has none
-    experts: Experts | None  # those that a check can be asked for; None: it has none
 
     @property
     def device(self) -> torch.device:
@@ -131,8 +129,6 @@ class CachedLM(Native, CachedByPosition):
         self.last_position = context_of(model) - 1
         self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self.states = States.of(model, self.cache, self.device)
-        one_by_one = self.states is not None and self.states.rows == "one"  # a check has several forwards
-        self.experts = None if one_by_one else Experts.of(model)
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
         self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self.parameters else {}

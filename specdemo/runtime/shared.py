@@ -3,8 +3,8 @@ process, and the modes of a model in memory, which belongs to its owner and can 
 
 Runs overlap. So each such thing is changed by the first that needs it and put back by the last. Two more are
 changed, and are safe in other ways. The attention of a model's config is another one during a static forward,
-which holds a lock (attention.py). Hooks that read a model's features and the experts of its layers are there
-during a forward and look at their own thread alone (cache.py)."""
+which holds a lock (attention.py). Hooks that read a model's features are there during a
+forward and look at their own thread alone (cache.py)."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator

@@ -133,7 +133,7 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
         "marks opened grammar_from date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
-        "fed_again target_forwards experts_read": first,
+        "fed_again target_forwards": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
         "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
         "name target drafter device device_name dtype quantize server drafter_kind longest_draft": pair,
@@ -197,8 +197,6 @@ WRONG = [
     ("rounds 3 made", 1, ""),
     ("rounds 3 fed_again", -1, ""),
     ("rounds 3 target_forwards", 0, ""),
-    ("rounds 3 experts_read", {"check": 1.5, "row": 2.0}, ""),
-    ("rounds 3 experts_read", {"check": 2.0, "row": -1.0}, ""),
     ("output_ids 0", 8, "output_ids"),
     ("stats made", 1, "stats"),
     ("stats tokens_per_second", 1e300, "stats"),
@@ -263,7 +261,7 @@ def test_an_older_file_can_lack_what_came_later_and_have_fields_of_params_that_a
     assert Trace.from_json(json.dumps(older)).params == any_trace(1).params
     later = [(older, "opened grammar_from date"), (older["params"], "lenience draft_temperature")]
     later.append((older["pair"], "drafter_kind longest_draft"))
-    later += [(one, "made arrival_ms fed_again experts_read") for one in older["rounds"]]
+    later += [(one, "made arrival_ms fed_again") for one in older["rounds"]]
     for part, keys in later:
         for key in keys.split():
             del part[key]

@@ -25,7 +25,7 @@ from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, value
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
-from specdemo.events.verdict import experts_in_words, verdict, why_none
+from specdemo.events.verdict import verdict, why_none
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
@@ -120,7 +120,7 @@ class RunFeed:
         trace = self.trace
         words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
         if "outcome" in snapshot:
-            words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
+            words["outcome"] = snapshot["outcome"] | {"no_speedup": no_speedup(trace)}
         return cast(wire.Update, self._figures(snapshot["finish"]) | words)
 
     def _figures(self, finish: Finish | None) -> wire.Update:
@@ -236,9 +236,8 @@ def wire_rule(name: str) -> wire.WireRule:
     return cast(wire.WireRule, {field: getattr(RULES[name], field) for field in fields} | words)
 
 
-def words_of_outcome(trace: Trace) -> dict[str, str]:
-    no_speedup = "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
-    return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
+def no_speedup(trace: Trace) -> str:
+    return "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
 
 
 def outcome(trace: Trace) -> wire.RunOutcome:
@@ -253,7 +252,7 @@ def outcome(trace: Trace) -> wire.RunOutcome:
         "estimates": list(map(asdict, found)),
         "best_gamma": best_gamma(found),
         "checks": checked and asdict(checked),
-        **words_of_outcome(trace),
+        "no_speedup": no_speedup(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,
     }

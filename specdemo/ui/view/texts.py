@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
 from specdemo.events.segments import segments_of
-from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
@@ -35,7 +34,7 @@ SERVER_NUMBERS = tuple(WORDS["served"]["own_numbers"])
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
     *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("experts_read", "draft_ms", "verify_ms"),
+    *("draft_ms", "verify_ms"),
 )
 
 
@@ -96,7 +95,6 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "target_forwards": _forwards(trace),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
-        "experts_read": _experts_read(trace) or "–",
         "speedup": write(stats.speedup if is_timed else None, "{:.2f} ×"),
         "target_step": write(stats.target_step_ms if is_timed else None, "{:.2f} ms"),
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
@@ -129,14 +127,6 @@ def _segments(trace: Trace) -> str:
     ]
     bound = where_bound(trace) if trace.finish else []
     return "\n".join([*lines, *(one.said() for one in bound)])
-
-
-def _experts_read(trace: Trace) -> str:
-    """What checks of full drafts read of a layer's experts; empty where that is not known."""
-    rows, read = experts_of_checks(trace.rounds, trace.params.gamma) or (0, None)
-    if read is None:
-        return ""
-    return say("run.experts_read", check=number(read.check, ".2f"), rows=rows, row=number(read.row, ".2f"))
 
 
 def _forwards(trace: Trace) -> str:

@@ -36,7 +36,6 @@ const content = () => [
     h("p", { class: "apart" }),
     h("p", { class: "of" }),
     h("p", { class: "leaves-out" }, say("gamma.leavesOut")),
-    h("p", { class: "experts" }),
     h("div", { class: "scrolls" }, h("table", { "aria-label": say("gamma.table") },
       h("thead", {},
         h("tr", {}, columnHead("γ", { rowspan: 2 }), group(say("gamma.speedup")), group(say("gamma.tokens"))),
@@ -122,8 +121,6 @@ export function makeGamma(panel, server) {
     part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
     fill(part(".elsewhere ul"), pointsInWords(points).map((line) => h("li", {}, line)));
     part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
-    part(".experts").textContent = run.outcome?.experts ?? "";
-    part(".experts").hidden = !run.outcome?.experts;
     part(".apart").textContent = apartInWords(rows);
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;

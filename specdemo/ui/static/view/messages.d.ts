@@ -104,16 +104,6 @@ export interface Kept {
 }
 
 /**
- * How many experts of a layer the target read in a round, each expert once: the mean over its layers that are
- * mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that token's
- * alone, as in a plain round.
- */
-export interface ExpertsRead {
-  check: number;
-  row: number;
-}
-
-/**
  * One target forward over the draft, its verdicts, and the target's own token.
  *
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
@@ -123,8 +113,7 @@ export interface ExpertsRead {
  * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
  * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
  * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
- * own, or one token at a time. experts_read: without rows after a drafted eos. null of a target without experts,
- * where it is not known which are chosen, one token at a time, with a tree and on a server.
+ * own, or one token at a time.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -145,7 +134,6 @@ export interface Round {
   drafts_told: boolean;
   fed_again: number | null;
   target_forwards: number;
-  experts_read: ExpertsRead | null;
 }
 
 /**
@@ -242,14 +230,13 @@ export interface Checks {
 }
 
 /**
- * What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup, why the
- * estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the estimates; null
- * where they have no speed-up. seconds: how long each kind of measurement would take. text: as it was recorded,
- * for the page to compare with its tokens. checks: null where they are not known.
+ * What is known of a run when it has ended. no_speedup: why the estimates have none, in words; else empty.
+ * best_gamma: of the estimates; null where they have no speed-up. seconds: how long each kind of measurement
+ * would take. text: as it was recorded, for the page to compare with its tokens. checks: null where they are not
+ * known.
  */
 export interface RunOutcome {
   no_speedup: string;
-  experts: string;
   estimates: Array<Estimate>;
   checks: Checks | null;
   best_gamma: number | null;

@@ -29,7 +29,6 @@ export function makeSlowMotion(panel) {
   let tokens = 0; // that such a check can bring
   /** @type {RunSetting | null} */
   let setting = null;
-  let experts = ""; // what checks read of a mixture of experts, in words
   let isAtRest = false; // whether all of the run is on the stage
   let isSeen = false;
   let hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches; // it plays by itself once
@@ -47,7 +46,6 @@ export function makeSlowMotion(panel) {
     const checks = run.outcome?.checks ?? null;
     isAtRest = whole;
     setting = run.setting;
-    experts = run.outcome?.experts ?? "";
     figure.hidden = checks === null;
     if (checks && checks !== shown) {
       tokens = tokensAtMost(run.rounds, checks.rows);
@@ -76,7 +74,7 @@ export function makeSlowMotion(panel) {
         tokens < rows ? say("slowMotion.ofTree") : ""),
       picture(together),
       h("small", { class: LATER }, say("slowMotion.checking", range(checks.verify_spread))),
-      h("p", { class: LATER }, [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
+      h("p", { class: LATER }, [say("slowMotion.once", { rows }), comparedInWords(checks)].join(" ")),
       h("button", { class: LATER, onclick: play }, say("slowMotion.again")));
   }
 
@@ -103,15 +101,6 @@ export function lanesOf({ plain_ms, draft_ms, verify_ms }, tokens) {
     { tokens: 1, from: 0, to: plain_ms / longest },
     { tokens, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
   ];
-}
-
-/**
- * How often weights are read.
- * @param {number} rows
- * @param {string} experts what a check reads of them, in words; empty where there are none
- */
-function readInWords(rows, experts) {
-  return experts ? `${say("slowMotion.onceButExperts", { rows })} ${experts}` : say("slowMotion.once", { rows });
 }
 
 /**
