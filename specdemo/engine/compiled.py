@@ -76,7 +76,6 @@ class Compiled:
         copied = {name: getattr(value, name) for name in ("q_exact", "parents", "fed")}
         present = {name: tensor is not None for name, tensor in copied.items()}
         present["p_exact"] = False  # it always is: a nucleus is looked for among all tokens
-        present["block_prob"] = not is_tree and (alternatives > 0 or rule == self.code.BLOCK)
         present["distance"] = rule in (self.code.TYPICAL, self.code.LENIENT)
         present |= dict.fromkeys(("judged", "on_path", "masses", "refused"), is_tree)
         absent = frozenset(name for name, is_there in present.items() if not is_there)

@@ -19,7 +19,6 @@ from specdemo.events import (
     Finish,
     Judged,
     JudgedInTree,
-    Kept,
     Next,
     Round,
     Source,
@@ -158,7 +157,6 @@ class Emitter:
             emitted=tuple(emitted),
             draft_ms=None,
             verify_ms=None,
-            kept=events.kept(),
             gamma=launched.gamma,
             ended_by=ended_by,
             made=made,
@@ -233,17 +231,6 @@ class _RoundEvents:
 
     def is_forbidden(self, i: int) -> bool:
         return self.allowed is not None and not self.allowed.masks[i, self.verdict.token_ids[i][DRAFTED]]
-
-    def kept(self) -> Kept | None:
-        """Says how much of this draft each lossless rule keeps with these uniform numbers, if that is
-        known."""
-        verdict, drafts = self.verdict, self.verdict.drafts
-        if not drafts or not verdict.block_prob:
-            return None
-        u, block_prob = verdict.u_accept, verdict.block_prob
-        refused = (i for i in drafts if not u[i] < verdict.p[i][DRAFTED] / verdict.q[i][DRAFTED])
-        by_block = [i + 1 for i in drafts if u[i] < block_prob[i]]
-        return Kept(speculative=next(refused, len(drafts)), block=max(by_block, default=0))
 
     def next(self, text: str) -> Next:
         verdict, i = self.verdict, self.verdict.refused

@@ -3,7 +3,7 @@ which come home in one copy. Nothing in the step waits for the device, so that i
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, isnan
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.rules import Decision, Judge, block_probs
+from specdemo.engine.rules import Judge
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, masked, one_hot, probabilities
 from specdemo.engine.tree import AnyTree, Nodes, speculative_tree
 from specdemo.events import Gamma
@@ -52,7 +52,6 @@ class Verified(OnHost):
     u_next: Annotated[float, REAL]
     residual_mass: Annotated[float, REAL]
     accept_prob: Annotated[Floats, REAL, "rows"]
-    block_prob: Annotated[Floats, REAL, "rows"]  # what block verification would compare u with; if recorded
     distance: Annotated[Floats, REAL, "rows"]  # of a lossy rule
     u_accept: Annotated[Floats, REAL, "rows"]  # infinite in rows without a draft
     token_ids: Annotated[list[Ints], WHOLE, "positions", "tokens"]
@@ -351,7 +350,8 @@ class Verifier:
         allowed = masked(logits, value.allowed)
         p, exact = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
-        decision = self._decided(nodes, p, q, value.drafted, u_accept, numbers.u_next)
+        rule = self.rule if nodes.branches is None else partial(speculative_tree, nodes)
+        decision = rule(p, q, value.drafted, u_accept, numbers.u_next)
         if decision.by_place is not None:
             rows, p = decision.by_place
             raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
@@ -380,15 +380,6 @@ class Verifier:
             parents=value.parents,
             fed=value.fed,
         )
-
-    def _decided(self, nodes: Nodes, p: Tensor, q: Tensor, drafted: Tensor, *u: Tensor) -> Decision:
-        if nodes.branches is not None:
-            return speculative_tree(nodes, p, q, drafted, *u)
-        decision = self.rule(p, q, drafted, *u)
-        # h is known whatever the rule, but in a run without alternatives: it takes a fifth of the launches.
-        if decision.block_prob is None and self.alternatives > 0:
-            decision = replace(decision, block_prob=block_probs(p, q, drafted)[0])
-        return decision
 
 
 def _is_exact(verdict: Verified) -> bool:

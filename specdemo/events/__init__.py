@@ -200,20 +200,11 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
-
-    speculative: Count
-    block: Count
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
     """One target forward over the draft, its verdicts, and the target's own token.
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
-    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
-    and with `alternatives` 0 under any rule but `block`.
+    engine's own time, without what a consumer does between events.
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
     decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
     of.
@@ -233,7 +224,6 @@ class Round:
     emitted: EmittedIds
     draft_ms: Engines[Amount]
     verify_ms: Engines[Amount]
-    kept: Kept | None = None
     gamma: Count | None = None
     ended_by: EndedBy | None = None
     made: Count | None = None

@@ -263,10 +263,8 @@ def apply_rule(given, recorded, memory, drafts):
     drafted, u_accept = ints(given.drafted), doubles(given.u_accept)
     accept_prob, distance = doubles(recorded.accept_prob), doubles(recorded.distance)
     weights, probs, lenience = doubles(memory.weights), doubles(memory.probs), np.float32(given.lenience)
-    if rule == BLOCK or recorded.block_prob:
+    if rule == BLOCK:
         find_block_probs(memory.p, given.q, drafted, drafts, weights, probs, row, width)
-        for i in range(drafts):
-            doubles(recorded.block_prob)[i] = probs[i]
     for i in range(drafts):
         p, q, token = row_of(memory.p, i, width), row_of(given.q, i, width), drafted[i]
         if rule == BLOCK:

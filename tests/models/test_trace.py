@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
+from specdemo.events import ByModel, Finished, Judged, Next, PairInfo, Round, Started, metrics
 from specdemo.events.trace import SCHEMA, NotATrace
 from tests.models.test_exact_stream import tiny_llama
 
@@ -63,7 +63,7 @@ def any_trace(seed, rounds=5):
         discarded = Judged(6, text(), 0.1 + 0.2, *ps()[1:], None, None, "discarded", top())
         own = Next(7, text(), "resampled", *ps(), u, number(), top())
         draft = (accepted, rejected, discarded)
-        trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random(), Kept(1, 3)))
+        trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random()))
     measured = {"target_step_ms": 1 + number(), "target_step_spread": ends()}
     low, high = (end / 2 for end in ends())
     measured |= {"speedup": number(), "speedup_interval": (1 + low, 1 + high)}  # a claimed one is narrow
@@ -132,7 +132,7 @@ def test_the_keys_are_those_of_the_schema():
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
         "marks opened grammar_from date": data,
-        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
+        "index draft next emitted draft_ms verify_ms gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
         "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
@@ -191,7 +191,6 @@ WRONG = [
     ("rounds 3 next top", two_of(0), "rounds.3.next"),
     ("rounds 3 draft 0 top", [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
     ("rounds 3 draft 0 u", None, "rounds.3.draft.0"),
-    ("rounds 3 kept block", 4, "rounds.3.kept"),
     ("rounds 3 next raw_p", -1e-9, "rounds.3.next"),
     ("rounds 3 verify_ms", 1e300, "rounds.3"),
     ("rounds 3 made", 1, ""),

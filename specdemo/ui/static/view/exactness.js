@@ -2,9 +2,9 @@
 // The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
 
 import { fill, h, within } from "./dom.js";
-import { fixed, grouped, roundedUp } from "./format.js";
+import { grouped, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
-import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
+import { massAt, primed, uMatters } from "./rules.js";
 import { isAfterRefused } from "./run.js";
 import { columnHead, rowOf } from "./tables.js";
 import { named, quoted } from "./textless.js";
@@ -20,7 +20,6 @@ const content = () => [
     h("div", { class: "proof" },
       h("ul", { class: "checks" }),
       h("ul", { class: "differing" }),
-      h("p", { class: "both" }),
       h("p", { class: "about" }),
       h("h2", {}, say("exactness.heading")),
       h("p", {}, say("exactness.why")),
@@ -64,7 +63,6 @@ export function makeExactness(panel, pinned) {
     const fits = run.setting?.lossy ? "lossy" : "exact";
     panel.dataset.tone = judged && found && !isExact(found) ? "differs" : judged ? fits : "none";
     part(".answer").textContent = judged && found ? answer(found, run) : whyNone(run);
-    part(".both").textContent = served ? "" : sameDrafts(run);
     part(".about").textContent = (!served && run.setting?.rule.about) || "";
     fill(part(".checks"), found && checksOf(run, found));
     fill(part(".differing"), found && differing(found));
@@ -95,17 +93,6 @@ export function makeExactness(panel, pinned) {
   function byLikeliest({ setting, rounds }) {
     const isByU = (/** @type {Drafted} */ token) => token.u !== null && uMatters(token);
     return setting?.greedy === true && setting.rule.threshold === null && !rounds.some(({ draft }) => draft.some(isByU));
-  }
-
-  /** What each lossless rule would have kept of this run's drafts. @param {Run} run */
-  function sameDrafts(run) {
-    const kept = keptByBoth(run.rounds);
-    if (!kept) return "";
-    if (run.setting?.greedy && kept.speculative === kept.block) {
-      return say("exactness.sameDraftsGreedy", { kept: fixed(kept.block) });
-    }
-    const means = { speculative: fixed(kept.speculative), block: fixed(kept.block) };
-    return say("exactness.sameDrafts", { count: kept.rounds, ...means });
   }
 
   /**

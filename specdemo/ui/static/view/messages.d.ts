@@ -96,24 +96,15 @@ export interface Next {
 }
 
 /**
- * How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers.
- */
-export interface Kept {
-  speculative: number;
-  block: number;
-}
-
-/**
  * One target forward over the draft, its verdicts, and the target's own token.
  *
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
- * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
- * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
- * it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the draft and
- * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
- * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
- * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
- * own, or one token at a time.
+ * own time, without what a consumer does between events. gamma: the most tokens that this round could draft;
+ * ended_by: why it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the
+ * draft and those that it was not sure enough of. fed_again: how many tokens of the text the target and the
+ * drafter were fed once more, because rejected drafts have changed the one state of a recurrent layer. null
+ * where neither model has such layers. target_forwards: more than one where the target had to be fed again by a
+ * forward of its own, or one token at a time.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -126,7 +117,6 @@ export interface Round {
   emitted: Array<number | null>;
   draft_ms: number | null;
   verify_ms: number | null;
-  kept: Kept | null;
   gamma: number | null;
   ended_by: "gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null;
   made: number | null;
