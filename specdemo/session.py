@@ -430,7 +430,6 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
         wants_top=drafter.wants_top,
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
-        draft_sampler=drafting,
         compiled_verdict=code.judge if code else None,
         tree=tree,
     )

@@ -223,8 +223,8 @@ def settings_of(sampler: Sampler) -> Settings:
     return Settings.on_host(sampler)
 
 
-def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sampler's probabilities, and whether they are exact."""
+def shaped_by(sampler: Sampler, logits: torch.Tensor) -> torch.Tensor:
+    """The sampler's probabilities."""
     return sampler.shape(logits, settings_of(sampler))
 
 

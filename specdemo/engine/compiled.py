@@ -73,9 +73,8 @@ class Compiled:
         rows, width = len(value.drafted), logits.shape[-1]
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
         is_tree = value.parents is not None
-        copied = {name: getattr(value, name) for name in ("q_exact", "parents", "fed")}
+        copied = {name: getattr(value, name) for name in ("parents", "fed")}
         present = {name: tensor is not None for name, tensor in copied.items()}
-        present["p_exact"] = False  # it always is: a nucleus is looked for among all tokens
         present["distance"] = rule in (self.code.TYPICAL, self.code.LENIENT)
         present |= dict.fromkeys(("judged", "on_path", "masses", "refused"), is_tree)
         absent = frozenset(name for name, is_there in present.items() if not is_there)

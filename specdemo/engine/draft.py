@@ -27,7 +27,7 @@ PAUSE, TRIAL = 32, 8
 # on a GPU.
 ROW_COST = 0.05
 # What a draft has of each row, and what it is in a row that only fills a step.
-FILLED = {"ids": 0, "q": 0.0, "raw_q": 0.0, "exact": True, "sure": 1.0, "parents": -1, "fed": -1}
+FILLED = {"ids": 0, "q": 0.0, "raw_q": 0.0, "sure": 1.0, "parents": -1, "fed": -1}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Draft:
     ids: Tensor  # [B] int64
     q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
-    exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
     ends_by_grammar: bool = field(default=False, kw_only=True)
@@ -54,19 +53,12 @@ class Draft:
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
     @classmethod
-    def drawn(
-        cls,
-        ids: Tensor,
-        q: Tensor | None,
-        exact: Tensor | None,
-        logits: Tensor,
-        of_graph: Tensor | None = None,
-    ) -> "Draft":
+    def drawn(cls, ids: Tensor, q: Tensor | None, logits: Tensor, of_graph: Tensor | None = None) -> "Draft":
         """Makes a draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph
         in their place."""
         q = one_hot(ids, logits.shape[-1]) if q is None else q
         raw_q = probabilities(logits if of_graph is None else of_graph)
-        return cls(len(ids), ids, q, raw_q, exact, logits=logits)
+        return cls(len(ids), ids, q, raw_q, logits=logits)
 
     @property
     def _rows(self) -> list[tuple[str, Tensor]]:
@@ -160,7 +152,7 @@ def draft_in_turn(
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
-    token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
+    token, drafted, qs, predicted, sures = None, [], [], [], []
     ends_by_grammar = False
     for i, u_token in enumerate(u.split(1)):
         prediction = predict(token)  # [1, V]
@@ -175,14 +167,12 @@ def draft_in_turn(
                 ends_by_grammar = True
                 break
         predicted.append(prediction)
-        token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
+        token, q = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V]
         if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
         if q is not None:
             qs.append(q)
-        if is_exact is not None:
-            exacts.append(is_exact)
         if sampler.grammar is not None:
             sures.append(probabilities(shaped).amax(-1))
         if stops_below and is_unsure(probabilities(shaped), stops_below):
@@ -190,8 +180,7 @@ def draft_in_turn(
     if not drafted:
         nothing = one_hot_draft([], prediction.shape[-1], prediction.device)
         return replace(nothing, ends_by_grammar=ends_by_grammar)
-    q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
-    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), of_graph)
+    draft = Draft.drawn(torch.cat(drafted), torch.cat(qs) if qs else None, torch.cat(predicted), of_graph)
     return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
 
 

@@ -10,7 +10,7 @@ import torch
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import Draft
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Judging, Verified
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Verified
 from specdemo.events import (
     RULES,
     Alternative,
@@ -25,6 +25,7 @@ from specdemo.events import (
     places_of,
 )
 from specdemo.runtime.device import CPU, Clock, Timestamp
+from specdemo.runtime.steps import Packed
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Launched:
     room: int
     draft: Draft
     allowed: Allowed | None
-    judging: Judging
+    verified: Packed  # a Verified
     fed_again: int | None
     target_forwards: int
     watch: Stopwatch

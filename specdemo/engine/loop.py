@@ -116,7 +116,7 @@ class Loop:
         if grammar is not None:
             kept, allowed = grammar.allowed(draft.ids[: draft.k].tolist())
             draft = replace(draft, k=kept, dropped=draft.dropped + draft.k - kept)
-        judging = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
+        verified = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
         watch.mark("verified", target.device)
         fed, forwards = self._extra
         return Launched(
@@ -127,7 +127,7 @@ class Loop:
             room=room,
             draft=draft,
             allowed=allowed,
-            judging=judging,
+            verified=verified,
             fed_again=None if fed is None or fed_before is None else fed - fed_before,
             target_forwards=1 + forwards - forwards_before,
             watch=watch,
@@ -143,7 +143,7 @@ class Loop:
     def _judged(self, ids: list[int], launched: Launched) -> Verified:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
         round."""
-        verdict = self.verifier.verdict(launched.judging)
+        verdict = Verified.of(launched.verified)
         if self.drafter.wants_top:
             for path, drafted, likely in verdict.likely:
                 self.drafter.learn([*ids, *path], drafted, likely)

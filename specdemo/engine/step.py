@@ -61,8 +61,6 @@ class Verified(OnHost):
     raw_q: Annotated[list[Floats], SINGLE, "rows", "tokens"]
     likely_ids: Annotated[list[Ints], WHOLE, "positions", "likely"]  # for the drafter to learn from
     likely_p: Annotated[list[Floats], SINGLE, "positions", "likely"]  # their raw_p
-    p_exact: Annotated[Flags, FLAG, "positions"]  # whether p is what the sampler asks for; else it is
-    q_exact: Annotated[Flags, FLAG, "rows"]  # as p_exact
     masses: Annotated[Floats, REAL, "rows"]  # of a tree
     fed: Annotated[Ints, WHOLE, "rows"]  # of a tree that does not show its tokens in their order
     # Those of a chain are made at home.
@@ -191,7 +189,6 @@ class VerifyInput:
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
-    q_exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: it is
     sure: Tensor | None = None  # [B] float32: how sure the drafter is; None: it has no measure of its own
     seen: Tensor | None = None  # [V] float32: what Sampler.seen gives
     allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
@@ -211,10 +208,7 @@ class VerifyInput:
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
-    logits: Tensor  # [B+1, V], kept to judge again
-
-
-Judging = tuple[VerifyInput, VerifyOutput]  # a round that the device verifies
+    logits: Tensor  # [B+1, V]
 
 
 @dataclass(frozen=True)
@@ -222,7 +216,7 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict: the same function as
+    of Params. compiled_verdict: the same function as
     `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree is a part of; None:
     chains are drafted. gamma: then its size."""
 
@@ -235,7 +229,6 @@ class Verifier:
     wants_top: int
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
-    draft_sampler: Sampler | None = None
     compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
     tree: AnyTree | None = None
 
@@ -245,9 +238,9 @@ class Verifier:
 
     def launch(
         self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
-    ) -> Judging:
-        """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
-        allows; None without one. room: see VerifyInput."""
+    ) -> Packed:
+        """Gives the device the step that verifies, and does not wait for the verdict, a Verified. allowed:
+        what the grammar allows; None without one. room: see VerifyInput."""
         rows = self.run_step.rows(draft.k, self.gamma)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -272,7 +265,6 @@ class Verifier:
             drafted=padded.ids,
             q=padded.q,
             raw_q=padded.raw_q,
-            q_exact=padded.exact,
             sure=padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             allowed=masks,
@@ -280,12 +272,13 @@ class Verifier:
             fed=padded.fed,
         )
         key = ("verify", rows, *self._key(is_tree=value.parents is not None))
-        return self.run_step(key, self.step, value, self.expected)
+        _, output = self.run_step(key, self.step, value, self.expected)
+        return output.verified
 
     def _key(self, is_tree: bool) -> Iterable[object]:
         """Gives whatever else a step depends on: all that this verifier has, but for what is an input, or is
         asked outside of a step."""
-        left_out = ("run_step", "gamma", "eos", "draft_sampler", "compiled_verdict")
+        left_out = ("run_step", "gamma", "eos", "compiled_verdict")
         key = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
         # Which features the target keeps counts, too: two drafters of it can need different ones.
         features = self.target.features
@@ -294,19 +287,6 @@ class Verifier:
         key |= {"sampler": self.sampler.key, "confidence": self.confidence > 0}
         key["tree"] = self.tree if is_tree else None
         return key.values()
-
-    def verdict(self, judging: Judging) -> Verified:
-        """Waits for the verdict. No other step may have been run in between."""
-        read, output = judging
-        verdict = Verified.of(output.verified)
-        drafting = self.draft_sampler or self.sampler
-        width = drafting.key
-        while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
-            self.sampler.widen()
-            verdict = Verified.of(self.judge(output.logits, read))
-        if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
-            drafting.widen()  # for the next rounds; this one is lossless all the same
-        return verdict
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.numbers.last.long(), value.drafted])  # [B+1]
@@ -348,13 +328,13 @@ class Verifier:
         if seen is not None:  # as Sampler.seen, in the text and the drafts before each row: [B+1, V]
             seen = seen + nodes.up_to_each(one_hot(value.drafted, self.target.vocab_size))
         allowed = masked(logits, value.allowed)
-        p, exact = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V], [B+1]
+        p = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V]
         raw_p = probabilities(logits)
         rule = self.rule if nodes.branches is None else partial(speculative_tree, nodes)
         decision = rule(p, q, value.drafted, u_accept, numbers.u_next)
         if decision.by_place is not None:
             rows, p = decision.by_place
-            raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
+            raw_p = raw_p[rows]
 
         # What the trace needs of the distributions.
         width, size = self.target.vocab_size, len(q)
@@ -375,18 +355,9 @@ class Verifier:
             raw_q=raw_q.gather(1, token_ids[:size]),
             likely_ids=likely.indices,
             likely_p=likely.values,
-            p_exact=exact,
-            q_exact=value.q_exact,
             parents=value.parents,
             fed=value.fed,
         )
-
-
-def _is_exact(verdict: Verified) -> bool:
-    """Says whether p is exact at each position that the verdict depends on: those of the draft, and that of
-    the next token."""
-    exact = verdict.p_exact
-    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.refused])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:

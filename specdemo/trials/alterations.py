@@ -161,11 +161,7 @@ class MixedDrafter(Drafter):
         seen = self.sampler.seen(text, self.target.vocab_size, device)
         numbers = self.sampler.numbers.items()
         settings = {name: torch.tensor(one, dtype=torch.float64, device=device) for name, one in numbers}
-        while True:
-            p, exact = self.sampler.shape(logits, Settings(settings), seen)
-            if exact is None or exact.all():
-                return p, probabilities(logits)
-            self.sampler.widen()
+        return self.sampler.shape(logits, Settings(settings), seen), probabilities(logits)
 
 
 def mixed(stop: int, loop: Loop) -> Loop:

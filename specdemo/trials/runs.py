@@ -144,7 +144,7 @@ def enumerated_cells(pair: Pair, params: Params) -> dict[FirstTokens, float]:
     for _ in range(TOKENS):
         longer: dict[FirstTokens, float] = {}
         for text, probability in cells.items():
-            p, _exact = sampler.shape(next_logits(pair, [*TINY_PROMPT, *text]), settings)  # [1, V]
+            p = sampler.shape(next_logits(pair, [*TINY_PROMPT, *text]), settings)  # [1, V]
             for token_id, each in enumerate(p[0].tolist()):
                 if each > 0:
                     longer[*text, token_id] = probability * each

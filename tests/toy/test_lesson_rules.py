@@ -52,9 +52,7 @@ def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
     """[V], by the engine's sampler."""
     sampler = Sampler(Params(**shaping))
     settings = Settings.on_host(sampler)
-    probs, exact = sampler.shape(torch.tensor([raw], dtype=torch.float64).log(), settings)
-    assert exact is None or exact.all()
-    return probs[0]
+    return sampler.shape(torch.tensor([raw], dtype=torch.float64).log(), settings)[0]
 
 
 def by_the_page(**asked: list[dict]) -> dict[str, list]:
