@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
+from specdemo.engine.rules import Judge, block, speculative
 from specdemo.engine.sampling import masked
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
 from specdemo.errors import one_line
@@ -17,10 +17,10 @@ from specdemo.runtime.native import address, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
 
 # What the compiled verdict is given: the addresses of the logits [B+1, V], of what VerifyInput has (0: it is
-# not there), and of its numbers; and how it judges. allowed: the logits of what the grammar allows.
+# not there), and of its numbers; and by which rule. allowed: the logits of what the grammar allows.
 READ = ("logits", *list(table_of(VerifyInput))[1:], *VerifyNumbers.__annotations__)
 WHOLE = (*READ, "rows", "width", "eos_count", "biased_count", "is_greedy", "rule")
-GIVEN = np.dtype([*((name, "i8") for name in WHOLE), ("lenience", "f8"), ("epsilon", "f8"), ("delta", "f8")])
+GIVEN = np.dtype([(name, "i8") for name in WHOLE])
 RECORDED = np.dtype([(name, "i8") for name in (*table_of(Verified), "tokens", "likely")])
 
 
@@ -33,11 +33,7 @@ class Compiled:
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
         self._memory, self._addresses = dict[str, Tensor](), record(memory)
         self.code, self.buckets = verdict, shaping.BUCKETS
-        self.rules: dict[Judge, int] = {
-            speculative: verdict.SPECULATIVE,
-            block: verdict.BLOCK,
-            typical: verdict.TYPICAL,
-        }
+        self.rules: dict[Judge, int] = {speculative: verdict.SPECULATIVE, block: verdict.BLOCK}
         self._judge = intrinsics.compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
         self._room_for: tuple[int, ...] = ()
         self._sample = intrinsics.compile_function(kernels.sampling_function)
@@ -65,9 +61,7 @@ class Compiled:
 
     def judge(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
         """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
-        rule, lenience = self.rules.get(verifier.rule), 1.0
-        if isinstance(verifier.rule, Lenient):
-            rule, lenience = self.code.LENIENT, verifier.rule.lenience
+        rule = self.rules.get(verifier.rule)
         if rule is None:
             return None
         rows, width = len(value.drafted), logits.shape[-1]
@@ -75,7 +69,7 @@ class Compiled:
         is_tree = value.parents is not None
         copied = {name: getattr(value, name) for name in ("parents", "fed")}
         present = {name: tensor is not None for name, tensor in copied.items()}
-        present["distance"] = rule in (self.code.TYPICAL, self.code.LENIENT)
+        present["distance"] = False  # only a lossy rule has one
         present |= dict.fromkeys(("judged", "on_path", "masses", "refused"), is_tree)
         absent = frozenset(name for name, is_there in present.items() if not is_there)
         layout, size = layout_of(rows, alternatives, likely, absent)
@@ -103,9 +97,6 @@ class Compiled:
             biased_count=value.numbers.sizes["biased"],
             is_greedy=verifier.sampler.greedy,
             rule=rule,
-            lenience=lenience,
-            epsilon=EPSILON,
-            delta=DELTA,
         )
         first = numbers.data_ptr()
         places = {name: first + 8 * place.start for name, place in layout.items()}

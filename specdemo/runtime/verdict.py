@@ -1,13 +1,11 @@
 """The verdict on a draft in functions that numba compiles: what engine.step and engine.rules do with torch,
 by the same names, in one call. p and q are float32; what decides, and what is recorded, is float64."""
 
-import math
-
 import numpy as np
 import torch
 from numba import from_dtype, njit, types
 
-from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, floats, ints, is_cached
+from specdemo.runtime.intrinsics import INNER, ONE, ZERO, apart, doubles, floats, ints, is_cached
 from specdemo.runtime.shaping import (
     add_bias,
     argmax,
@@ -20,7 +18,7 @@ from specdemo.runtime.shaping import (
     sum_in_chunks,
 )
 
-SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
+SPECULATIVE, BLOCK = range(2)  # rules
 TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
 
 
@@ -32,7 +30,6 @@ MEMORY = {
     "masses": (torch.float32, "width"),
     "sums": (torch.float64, "buckets"),
     "weights": (torch.float64, "positions"),  # w of block verification
-    "probs": (torch.float64, "rows"),  # h of block verification
     "p_of": (torch.int64, "positions"),  # the address of each position's p
     "raw_p_of": (torch.int64, "positions"),
     "depths": (torch.int64, "rows"),  # of a tree's tokens; 0: it is no draft
@@ -158,54 +155,6 @@ def find_block_probs(p, q, drafted, drafts, weights, probs, residual, count):
         weights[i + 1] = weight
 
 
-@njit(fastmath=REORDERED, **INNER)
-def entropy(probs, count):
-    apart()
-    total = 0.0
-    for i in range(count):
-        if probs[i] > ZERO:
-            total -= probs[i] * np.log(probs[i])
-    return total
-
-
-@njit(fastmath=REORDERED, **INNER)
-def distance_from(p, emitted, rest, scale, count):
-    """Gives the distance between p and `emitted`, to which `scale` times `rest` is added."""
-    apart()
-    total = 0.0
-    for i in range(count):
-        total += abs(emitted[i] + scale * rest[i] - p[i])
-    return total / 2
-
-
-@njit(**INNER)
-def accepted_from(p, q, token, least, emitted, count):
-    """Says whether a draft is accepted, 0 or 1, where p must be at least `least`, and the distance there."""
-    for i in range(count):
-        emitted[i] = q[i] if p[i] >= least else ZERO
-    passes = 1.0 if p[token] >= least else 0.0
-    rest = np.float32(1.0 - sum_in_chunks(emitted, count))
-    return passes, distance_from(p, emitted, p, rest, count)
-
-
-@njit(**INNER)
-def typical_threshold(p, given):
-    """Gives the least p above the threshold."""
-    threshold = min(given.delta * math.exp(-entropy(p, given.width)), given.epsilon)
-    least = np.float32(threshold)
-    return least if least > threshold else np.nextafter(least, ONE)
-
-
-@njit(**INNER)
-def distance_of_lenient(p, q, lenience, emitted, residual, count):
-    subtract(p, q, ONE, lenience, residual, count)
-    for i in range(count):
-        emitted[i] = min(q[i], p[i] / lenience)
-    left = sum_in_chunks(residual, count)
-    scale = np.float32((1.0 - sum_in_chunks(emitted, count)) / left) if left > 0 else ZERO
-    return distance_from(p, emitted, residual, scale, count)
-
-
 @njit(**INNER)
 def weigh(p, raw_p, weights, count, adds):
     """Makes what the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds:
@@ -257,33 +206,23 @@ def shape_rows(given, memory):
 
 @njit(**INNER)
 def apply_rule(given, recorded, memory, drafts):
-    """Records the verdict on each draft. Returns how many are accepted, and what p and q are multiplied by in
-    what the next token is drawn from."""
-    width, rule, row = given.width, given.rule, floats(memory.row)
-    drafted, u_accept = ints(given.drafted), doubles(given.u_accept)
-    accept_prob, distance = doubles(recorded.accept_prob), doubles(recorded.distance)
-    weights, probs, lenience = doubles(memory.weights), doubles(memory.probs), np.float32(given.lenience)
-    if rule == BLOCK:
-        find_block_probs(memory.p, given.q, drafted, drafts, weights, probs, row, width)
-    for i in range(drafts):
-        p, q, token = row_of(memory.p, i, width), row_of(given.q, i, width), drafted[i]
-        if rule == BLOCK:
-            accept_prob[i] = probs[i]
-        elif rule == TYPICAL:
-            accept_prob[i], distance[i] = accepted_from(p, q, token, typical_threshold(p, given), row, width)
-        else:
-            accept_prob[i] = at_most_1(ratio(p, q, token) / given.lenience)
-        if rule == LENIENT:
-            distance[i] = distance_of_lenient(p, q, lenience, row, floats(memory.masses), width)
-    accepted = 0
-    if rule == BLOCK:  # up to the last u that is below its probability
+    """Records the verdict on each draft. Returns how many are accepted, and what p is multiplied by in what
+    the next token is drawn from."""
+    width, drafted, u_accept = given.width, ints(given.drafted), doubles(given.u_accept)
+    accept_prob, weights, accepted = doubles(recorded.accept_prob), doubles(memory.weights), 0
+    if given.rule == BLOCK:  # up to the last u that is below its probability
+        row = floats(memory.row)
+        find_block_probs(memory.p, given.q, drafted, drafts, weights, accept_prob, row, width)
         for i in range(drafts):
             if u_accept[i] < accept_prob[i]:
                 accepted = i + 1
-        return accepted, np.float32(weights[accepted]), ONE
+        return accepted, np.float32(weights[accepted])
+    for i in range(drafts):
+        p, q = row_of(memory.p, i, width), row_of(given.q, i, width)
+        accept_prob[i] = at_most_1(ratio(p, q, drafted[i]))
     while accepted < drafts and u_accept[accepted] < accept_prob[accepted]:
         accepted += 1
-    return accepted, ONE, ZERO if rule == TYPICAL else lenience
+    return accepted, ONE
 
 
 @njit(**INNER)
@@ -392,11 +331,11 @@ def verdict_function(cache: bool | None, given: np.dtype, recorded: np.dtype, me
         for i in range(given.rows):
             doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if i < drafts else np.inf
         shape_rows(given, memory)
-        accepted, of_p, of_q = apply_rule(given, recorded, memory, drafts)
+        accepted, of_p = apply_rule(given, recorded, memory, drafts)
         # The next token, from what is left of p; from p itself where nothing is left.
         p, residual = row_of(memory.p, accepted, width), floats(memory.row)
         if accepted < drafts:
-            subtract(p, row_of(given.q, accepted, width), of_p, of_q, residual, width)
+            subtract(p, row_of(given.q, accepted, width), of_p, ONE, residual, width)
         else:  # after a whole draft q is 0
             subtract(p, p, of_p, ZERO, residual, width)
         mass = sum_in_chunks(residual, width)
