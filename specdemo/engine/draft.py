@@ -35,7 +35,6 @@ class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
     how many tokens the drafter made besides these and dropped itself, because it was not sure enough.
-    ends_by_grammar: whether it ends because the grammar forbids all that the drafter has next.
     parents: of a tree, the number of the token that each follows; -1: the text. fed: of a tree, which of the
     tokens that were shown to the drafter each is; -1: it was not. logits: what ids, q and raw_q come from,
     where the drafter is; of a tree, those after the text and after each token that was shown to the drafter.
@@ -47,7 +46,6 @@ class Draft:
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
-    ends_by_grammar: bool = field(default=False, kw_only=True)
     parents: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: each follows the one before
     fed: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: the first, the second, ...
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
@@ -153,7 +151,6 @@ def draft_in_turn(
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
     token, drafted, qs, predicted, sures = None, [], [], [], []
-    ends_by_grammar = False
     for i, u_token in enumerate(u.split(1)):
         prediction = predict(token)  # [1, V]
         logits = prediction if of_graph is None else of_graph[i : i + 1]  # [1, V]
@@ -164,7 +161,6 @@ def draft_in_turn(
                 break
             shaped = masked(logits, allowed.to(logits.device))
             if bool((shaped == -torch.inf).all()):
-                ends_by_grammar = True
                 break
         predicted.append(prediction)
         token, q = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V]
@@ -178,10 +174,9 @@ def draft_in_turn(
         if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
-        nothing = one_hot_draft([], prediction.shape[-1], prediction.device)
-        return replace(nothing, ends_by_grammar=ends_by_grammar)
+        return one_hot_draft([], prediction.shape[-1], prediction.device)
     draft = Draft.drawn(torch.cat(drafted), torch.cat(qs) if qs else None, torch.cat(predicted), of_graph)
-    return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
+    return replace(draft, sure=torch.cat(sures) if sures else None)
 
 
 def draft_at_once(

@@ -22,7 +22,6 @@ from specdemo.events import (
     Next,
     Round,
     Source,
-    places_of,
 )
 from specdemo.runtime.device import CPU, Clock, Timestamp
 from specdemo.runtime.steps import Packed
@@ -87,14 +86,13 @@ class Stopwatch:
 @dataclass(frozen=True)
 class Launched:
     """A round that the device has been given. gamma: the longest draft allowed. is_paused: whether nothing is
-    drafted for a while. k: how many tokens were asked for. room: the most tokens that can follow each other.
-    allowed: what the grammar allows; None without one. fed_again, target_forwards: those of Round."""
+    drafted for a while. k: how many tokens were asked for. allowed: what the grammar allows; None without
+    one. fed_again, target_forwards: those of Round."""
 
     index: int
     gamma: int
     is_paused: bool
     k: int
-    room: int
     draft: Draft
     allowed: Allowed | None
     verified: Packed  # a Verified
@@ -176,22 +174,16 @@ class Emitter:
         made, eos = launched.draft, self.stop.eos
         if launched.gamma == 0:
             return "pause" if launched.is_paused else None
-        if kept == made.k and launched.allowed is not None and launched.allowed.is_cut:
+        if draft and draft[-1].forbidden:
             return "grammar"
-        if made.parents is None:
-            is_ended = bool(draft) and draft[-1].id in eos
-        else:
-            places = zip(draft, places_of(draft), strict=True)
-            has_eos = any(one.id in eos and at + 1 < launched.room for one, at in places)
-            is_ended = len(draft) < kept and has_eos
-            if len(draft) < kept and not has_eos:  # the others were too deep
-                return "length"
-        if is_ended:
+        if any(one.id in eos for one in draft):
             return "eos"
+        if len(draft) < kept:  # the others of a tree were too deep
+            return "length"
         if kept < made.k or made.dropped:
             return "confidence"
         if made.k < launched.k:
-            return "grammar" if made.ends_by_grammar else "drafter"
+            return "drafter"
         return "length" if launched.k < launched.gamma else "gamma"
 
 

@@ -45,12 +45,10 @@ class GrammarError(RuntimeError):
 
 class Allowed(NamedTuple):
     """What the grammar allows after a text and after each token of a draft of k tokens. counts: how many
-    tokens; None where it allows all, before it begins and after the end of the text. is_cut: whether the
-    draft's last token is one that the grammar forbids."""
+    tokens; None where it allows all, before it begins and after the end of the text."""
 
     masks: Tensor  # [k+1, V] bool, on the host
     counts: tuple[int | None, ...]  # k+1
-    is_cut: bool
 
 
 @dataclass
@@ -112,20 +110,20 @@ class Grammar:
     def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
         """Counts the tokens of the draft that are judged, and says what the grammar allows at their places. A
         draft ends after the first token that it forbids: what would follow has no distribution."""
-        masks, counts, k, is_cut = list[Tensor](), list[int | None](), 0, False
+        masks, counts, k = list[Tensor](), list[int | None](), 0
         mask = self.after(())
         while mask is not None:
             masks.append(mask)
             counts.append(None if self._place(tuple(draft[:k])).is_free else int(mask.sum()))
             if k == len(draft):
                 break
-            is_cut = not mask[draft[k]]
+            fits = mask[draft[k]]
             k += 1
-            mask = None if is_cut else self.after(draft[:k])
+            mask = self.after(draft[:k]) if fits else None
         else:  # no token follows here
             masks.append(torch.ones(self.vocab_size, dtype=torch.bool))
             counts.append(None)
-        return k, Allowed(torch.stack(masks), tuple(counts), is_cut)
+        return k, Allowed(torch.stack(masks), tuple(counts))
 
     def _place(self, draft: tuple[int, ...]) -> GrammarPlace:
         place = self.places.get(draft)

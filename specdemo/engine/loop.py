@@ -124,7 +124,6 @@ class Loop:
             gamma=gamma,
             is_paused=self.length.is_paused,
             k=k,
-            room=room,
             draft=draft,
             allowed=allowed,
             verified=verified,

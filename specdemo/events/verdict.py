@@ -92,8 +92,8 @@ def _measured(
     factors = {"value": stats.speedup, "low": low, "high": high}
     values = {name: numeral(one, ".2f") for name, one in factors.items()} | {"place": recorded_on}
     there = "_there" if recorded_on else ""
-    # Its drafter may have run even if all drafts were dropped or forbidden.
-    if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
+    # Its drafter may have run even if all drafts were dropped, or none could be made.
+    if not stats.drafted and not any(one.ended_by in ("confidence", "drafter") for one in rounds):
         return speak(f"itself{there}", **values), "neutral"
     values["found"] = speak("as_fast", **values)
     if low <= 1 <= high:

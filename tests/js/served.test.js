@@ -28,7 +28,7 @@ function wire(accepted, refused, source, more = {}) {
   return {
     draft: [...draft, ...Array.from({ length: refused }, unknown)],
     next: source && { ...token(9, source), residual_mass: null },
-    draft_ms: null, verify_ms: null, kept: null, gamma: accepted + refused || null, ended_by: null, arrival_ms: 30, drafts_told: true,
+    draft_ms: null, verify_ms: null, gamma: accepted + refused || null, ended_by: null, arrival_ms: 30, drafts_told: true,
     ...more,
   };
 }

@@ -97,7 +97,7 @@ def test_plain_decoding_is_measured_against_itself_and_drafts_that_were_all_drop
     one = Round(0, (), None, (), 4.0, 11.0, gamma=4, ended_by="confidence", made=1)
     for rounds, key in (
         ([one], "all_dropped"),
-        ([replace(one, ended_by="grammar", made=0)], "nothing_drafted"),
+        ([replace(one, ended_by="drafter", made=0)], "nothing_drafted"),
     ):
         tone, told = said(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), rounds=rounds)
         assert tone == "slower" and key in told and told["drafting_takes"] == {"share": "27%"}
