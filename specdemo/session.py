@@ -170,7 +170,7 @@ def one_round(
     pair.check_gpu(_embedded_text)
     with held(pair):
         look_at(pair)
-        with no_mistakes(), pair.runner.active():
+        with no_mistakes():
             loop = loop_of(pair, replace(started, params=params), is_over)
         emitter = loop.emitter
         if any(emitter.stop.add(one, emitter.pieces.push(one)) for one in output_ids):
@@ -178,7 +178,7 @@ def one_round(
         if given is not None:
             drafter = GivenDrafter(list(given), pair.vocab_size, loop.verifier.target.device)
             loop = replace(loop, drafter=drafter, length=DraftLength(len(given)))
-        with no_mistakes(), pair.runner.active():
+        with no_mistakes(), loop.active():
             loop.prefill(ids)
             return None if is_over() else (loop.round(ids, index), loop.finish)
 
@@ -291,13 +291,13 @@ def _events(
     try:
         loop = alter(loop_of(pair, started, is_closing))
         ids = list(started.prompt_ids)
-        with pair.runner.active():
+        with loop.active():
             trace.stats = metrics.after_prefill(trace.stats, *loop.prefill(ids))
         if is_closing():  # the caches can lack a part of the prompt
             return
         rounds = loop.rounds(ids)
         while trace.finish is None:
-            with pair.runner.active():
+            with loop.active():
                 event = next(rounds)
             trace.add(event, loop.emitter.pieces.flush())
             if loop.finish:  # before the yield, so that whoever sees the last round sees a whole text
@@ -330,7 +330,7 @@ def plain_rounds(
     plain = plain_loop(loop, Pieces(pair.tokenizer))
     first, wanted = len(started.prompt_ids), how_many(stats)
     ends = [first + i * stats.tokens // wanted for i in range(wanted)]
-    with pair.runner.active():
+    with loop.active():
         target.features = None  # the target alone
         loop.clock.wait()  # for a round that was thrown away
         if target.states is not None:
@@ -339,7 +339,7 @@ def plain_rounds(
             plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
             ends = [middle + 1 + i for i in range(wanted)]
     rounds = rounds_after(plain, ids, ends, stats.rounds)
-    yield from as_in_a_run(pair, loop, Trace.begin(started), is_closing, rounds)
+    yield from as_in_a_run(loop, Trace.begin(started), is_closing, rounds)
 
 
 def how_many(stats: Stats) -> int:
@@ -365,13 +365,11 @@ def rounds_after(loop: Loop, ids: list[int], ends: Iterable[int], index: int) ->
     yield from loop.rounds(next(texts), index, lambda _: next(texts, None))
 
 
-def as_in_a_run(
-    pair: Pair, loop: Loop, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
-) -> Iterator[Round]:
+def as_in_a_run(loop: Loop, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]) -> Iterator[Round]:
     """Yields the rounds. Between two of them it does what a run does, since that changes how long the next
     one takes. beside: a trace for them, which nobody reads."""
     while not is_closing():
-        with pair.runner.active():
+        with loop.active():
             event = next(rounds, None)
         if event is None:
             return
@@ -380,8 +378,7 @@ def as_in_a_run(
 
 
 def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
-    """Makes the loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
-    `pair.runner.active()`."""
+    """Makes the loop of a run, which has not begun. Who drives it holds the pair's lock."""
     params = started.params
     method = drafting_by(params.draft_with)
     setup = pair.runner.begin_run(method.own(pair, params))
@@ -394,7 +391,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     tree = tree_of(params)
     if tree is not None:
-        with pair.runner.active():
+        with setup.active():
             by_drafter = METHODS[params.draft_with].is_by_drafter
             readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
             for role, lm in readers:
@@ -443,4 +440,5 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
-    return Loop(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
+    how = (longest, params.seed, clock, is_over, ahead, setup.active)
+    return Loop(drafter, verifier, emitter, length, *how)

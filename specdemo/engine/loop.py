@@ -5,6 +5,7 @@ from the target itself. Plain decoding is the same loop with nothing drafted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -27,7 +28,8 @@ class Loop:
     included. seed: that of the run's uniform numbers. is_over: once it is true, no round may follow, and what
     is left of the prefill is left out. ahead: whether each round is launched before the last one is written
     down, so that the device has work meanwhile, and what is launched after the end of a text is thrown away.
-    It is for devices that the host does not wait for while it launches."""
+    It is for devices that the host does not wait for while it launches. active: a context that whoever drives
+    it enters for the prefill and for each round."""
 
     drafter: Drafter
     verifier: Verifier
@@ -38,6 +40,7 @@ class Loop:
     clock: Clock
     is_over: Callable[[], bool] = lambda: False
     ahead: bool = False
+    active: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @torch.no_grad()
     def prefill(self, ids: list[int]) -> tuple[int, float]:

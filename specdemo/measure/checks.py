@@ -60,10 +60,10 @@ def _times_after(
     times: dict[int, list[float]] = defaultdict(list)
     with held(pair):
         look_at(pair)
-        with no_mistakes(), pair.runner.active():
-            loop = replace(loop_of(pair, started, is_over), ahead=False)
-            if loop.verifier.target.states is not None:
-                return [], 0.0
+        loop = replace(loop_of(pair, started, is_over), ahead=False)
+        if loop.verifier.target.states is not None:
+            return [], 0.0
+        with no_mistakes(), loop.active():
             began = perf_counter()
             loop.prefill(ids[:context])
             read = perf_counter() - began
@@ -76,7 +76,7 @@ def _times_after(
                 break
             dice.shuffle(order)
             for length in order:
-                with no_mistakes(), pair.runner.active():
+                with no_mistakes(), loop.active():
                     times[length].append(own[length].round(ids[:context], 0).ms)
     if len(times[LENGTHS[-1]]) < 2:
         return [], read

@@ -135,7 +135,7 @@ def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     """The loop of a run that has read its prompt. The target can go back in it."""
     look_at(pair)
     loop = loop_of(pair, started, is_over)
-    with pair.runner.active():
+    with loop.active():
         loop.prefill(list(started.prompt_ids))
     return loop
 
@@ -150,7 +150,7 @@ def _in_turns(
     before the first one, so that turns begin at other places when a run is made again."""
 
     def made(rounds: Iterator[Round]) -> list[Round]:
-        return list(as_in_a_run(pair, loop, beside, is_over, rounds))
+        return list(as_in_a_run(loop, beside, is_over, rounds))
 
     beside, shift = Trace.begin(started), shift % most.own
     plain, target = plain_loop(loop, Pieces(pair.tokenizer)), loop.verifier.target

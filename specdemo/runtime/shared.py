@@ -8,12 +8,15 @@ forward and look at their own thread alone (cache.py)."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch.nn import Module
+
+from specdemo.runtime.cuda import raise_if_lost
 
 PutBack = Callable[[], None]
 SHARED_LOCK = threading.Lock()
@@ -129,3 +132,31 @@ def evaluating(modules: list[Module]) -> AbstractContextManager:
     """A context in which modules that are in training mode are in evaluation mode: a model in memory is left
     as it was."""
     return _evaluating(*modules) if modules else nullcontext()
+
+
+@contextmanager
+def active(
+    training: list[Module], gpus: set[torch.device], is_small: bool, has_float32: bool
+) -> Iterator[None]:
+    """The context of each step of a run: evaluation mode (a model given in memory may be in training, and is
+    left as it was), and torch's settings, among them one CPU thread for small models; where models are on a
+    GPU, cuDNN's attention is left out, unless it was asked for, and what is float32 is computed in float32.
+    Raises CudaLost where an error has made one of the `gpus` unusable. training: what `in_training` gives.
+
+    With several threads, small models are hardly faster, and much slower when another program is busy, such
+    as the browser that shows the run. The embedded pair on two cores, before its forwards were compiled: 242
+    tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
+    try:
+        with ExitStack() as changed:
+            changed.enter_context(evaluating(training))
+            if is_small:
+                changed.enter_context(one_thread(get_ident()))
+            if gpus:
+                changed.enter_context(without_cudnn())
+            if has_float32:
+                changed.enter_context(full_float32())
+            yield
+    except RuntimeError as error:
+        for device in gpus:
+            raise_if_lost(error, device)
+        raise

@@ -113,7 +113,7 @@ class TinyTrials:
         self.seed = self.params.seed or 0
         started = prepare(self.pair, list(TINY_PROMPT), self.params)
         loop = loop_of(self.pair, started, lambda: False)
-        with self.pair.runner.active():
+        with loop.active():
             loop.prefill(list(TINY_PROMPT))  # the prompt, once for all runs
         self.loop = self.alter(loop)
 
@@ -123,7 +123,7 @@ class TinyTrials:
         stop = StopCriteria(frozenset(), (), ROOM)
         emitter = replace(self.loop.emitter, pieces=Pieces(None), stop=stop)
         loop, ids, index = replace(self.loop, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
-        with self.pair.runner.active():
+        with loop.active():
             while len(ids) < len(TINY_PROMPT) + TOKENS:
                 this_round = loop.round(ids, index)
                 ids += this_round.emitted

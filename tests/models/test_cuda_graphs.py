@@ -4,6 +4,7 @@ GPU is lost."""
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from specdemo.loading.request import resolve
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.runner import Runner
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
@@ -190,7 +192,8 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
     pair, on_cpu = load_pair(target=llama, drafter=near), load_pair(target=tiny("llama", seed=7))
     on_cpu_before = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1)).output_ids
     touched = []
-    monkeypatch.setattr(pair.runner, "_look", lambda: setattr(pair.runner, "_gpus", {"cuda"}))
+    lost = [SimpleNamespace(device="cuda", dtype=torch.float16)]
+    monkeypatch.setattr(Runner, "_gpu_models", property(lambda runner: lost if runner is pair.runner else []))
     monkeypatch.setattr(cuda, "_lost", None)
     monkeypatch.setattr(cuda, "_works", lambda device: touched.append(device))
 
@@ -198,7 +201,7 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
         raise torch.AcceleratorError(ERROR)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specdemo.engine.step.Verifier.verdict", breaks)
+        patch.setattr("specdemo.engine.step.Verified.of", breaks)
         run = stream(pair, PROMPT, Params(seed=1))
         with pytest.raises(cuda.CudaLost) as raised:
             list(run)
