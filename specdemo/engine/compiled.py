@@ -21,7 +21,10 @@ from specdemo.runtime.steps import Packed, Placed, table_of
 READ = ("logits", *list(table_of(VerifyInput))[1:], *VerifyNumbers.__annotations__)
 WHOLE = (*READ, "rows", "width", "eos_count", "biased_count", "is_greedy", "rule")
 GIVEN = np.dtype([(name, "i8") for name in WHOLE])
-RECORDED = np.dtype([(name, "i8") for name in (*table_of(Verified), "tokens", "likely")])
+# What it records: the fields of Verified that a chain has after a lossless rule.
+OTHERS = {"distance", "masses", "fed", "parents", "judged", "on_path", "refused"}
+OF_CHAIN = {name: field for name, field in table_of(Verified).items() if name not in OTHERS}
+RECORDED = np.dtype([(name, "i8") for name in (*OF_CHAIN, "tokens", "likely")])
 
 
 class Compiled:
@@ -60,24 +63,14 @@ class Compiled:
         return tokens, probs
 
     def judge(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
-        """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
+        """Gives what `verifier.judge` gives; None of a tree, and where its rule is not compiled."""
         rule = self.rules.get(verifier.rule)
-        if rule is None:
+        if rule is None or value.parents is not None:
             return None
         rows, width = len(value.drafted), logits.shape[-1]
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
-        is_tree = value.parents is not None
-        copied = {name: getattr(value, name) for name in ("parents", "fed")}
-        present = {name: tensor is not None for name, tensor in copied.items()}
-        present["distance"] = False  # only a lossy rule has one
-        present |= dict.fromkeys(("judged", "on_path", "masses", "refused"), is_tree)
-        absent = frozenset(name for name, is_there in present.items() if not is_there)
-        layout, size = layout_of(rows, alternatives, likely, absent)
+        layout, size = layout_of(rows, alternatives, likely)
         numbers = torch.zeros(size, dtype=torch.float64)
-        for name, tensor in copied.items():
-            if tensor is not None:
-                start = layout[name].start
-                numbers[start : start + len(tensor)] = tensor
         self._make_room(rows, width, max(alternatives, likely))
         logits = logits.float()
         parts = vars(value) | {"logits": logits}
@@ -118,16 +111,13 @@ class Compiled:
 
 
 @cache
-def layout_of(
-    rows: int, alternatives: int, likely: int, absent: frozenset[str]
-) -> tuple[dict[str, Placed], int]:
+def layout_of(rows: int, alternatives: int, likely: int) -> tuple[dict[str, Placed], int]:
     """Says where each field of Verified stands among its numbers, and how many numbers these are."""
     sizes = {"rows": rows, "positions": rows + 1, "tokens": 2 + alternatives, "likely": likely}
     layout, end = {}, 0
-    for name, (dtype, *shape) in table_of(Verified).items():
-        if name not in absent:
-            layout[name] = Placed(end, torch.Size([sizes[one] for one in shape]), dtype)
-            end += layout[name].shape.numel()
+    for name, (dtype, *shape) in OF_CHAIN.items():
+        layout[name] = Placed(end, torch.Size([sizes[one] for one in shape]), dtype)
+        end += layout[name].shape.numel()
     return layout, end
 
 

@@ -216,9 +216,8 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. compiled_verdict: the same function as
-    `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree is a part of; None:
-    chains are drafted. gamma: then its size."""
+    of Params. compiled_verdict: the same function as `judge`, compiled; it returns None of what it does not
+    judge. tree: what a drafted tree is a part of; None: chains are drafted. gamma: then its size."""
 
     target: LM
     sampler: Sampler

@@ -9,7 +9,6 @@ from specdemo.engine.compiled import Compiled
 from specdemo.engine.rules import JUDGES
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.engine.step import Verified
-from specdemo.engine.tree import Tree
 from specdemo.events import Params
 from tests.compiled import compiled_verdict, input_of, verifier_of
 
@@ -35,9 +34,9 @@ CASES = {
 }
 
 
-def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
+def verdicts(params, rule, width, seed, wants_top=0, eos=(), **told):
     """What torch says, and what the compiled code says."""
-    verifier = verifier_of(params, JUDGES[rule](params), width, wants_top, eos, tree)
+    verifier = verifier_of(params, JUDGES[rule](params), width, wants_top, eos)
     generator = torch.Generator().manual_seed(seed)
     logits = 3.0 * torch.randn(B + 1, width, generator=generator)
     own = logits[:B] + torch.randn(B, width, generator=generator)  # the drafter's
@@ -56,41 +55,6 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
     (right, ours) = ({name: place[1:] for name, place in packed.layout.items()} for packed in both)
     assert ours | {"k": right["k"]} == right
     return [Verified.of(packed) for packed in both]
-
-
-# Of trees of B tokens: what each follows, and what else differs.
-TREES = {
-    "chain": ([-1, 0, 1, 2], {}),
-    "one family": ([-1, -1, -1, -1], {}),
-    "out of order": ([-1, 0, -1, 0], {}),
-    "an eos": ([-1, -1, 1, 0], {"eos": (3, 6)}),
-    "rows without a draft": ([-1, 0, 0, -1], {"k": 3}),
-    "too deep": ([-1, 0, 0, 1], {"room": 2}),
-}
-
-
-@pytest.mark.parametrize("changes", [{}, ADJUSTED], ids=["", "adjusted"])
-@pytest.mark.parametrize("name", TREES)
-def test_of_a_tree_it_says_what_torch_says(name, changes):
-    parents, told = TREES[name]
-    paths = set()
-    for sampler in SAMPLERS.values():
-        params = Params(gamma=B, **sampler, **changes)
-        for seed in range(10):
-            width = (7, 97)[seed % 2]
-            how = {"tree": Tree((B, 1, 1, 1)), "parents": torch.tensor(parents)}
-            right, ours = verdicts(params, "speculative", width, seed, wants_top=2, **how, **told)
-            assert (ours.judged, ours.path, ours.refused) == (right.judged, right.path, right.refused)
-            assert ours.parents == parents
-            for field, where in (("accept_prob", right.judged), ("masses", right.judged)):
-                for i, counts in enumerate(where):
-                    counts = counts and not (field == "masses" and right.on_path[i])
-                    given, own = getattr(right, field)[i], getattr(ours, field)[i]
-                    assert not counts or own == pytest.approx(given, rel=2e-4, abs=1e-7)
-            right.accept_prob = ours.accept_prob
-            assert_says_the_same(right, ours)
-            paths.add((tuple(right.path), right.refused))
-    assert len(paths) >= 3
 
 
 def assert_says_the_same(right, ours):
