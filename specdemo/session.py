@@ -33,7 +33,7 @@ from specdemo.events import (
     is_lossy,
     metrics,
 )
-from specdemo.events.params import check_messages, is_conversation, of_drafter
+from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
 from specdemo.events.segments import Thoughts
 from specdemo.events.speedup import (
     FEWEST_PLAIN,
@@ -306,7 +306,7 @@ def _events(
     except Exception as error:
         trace.end("error", str(failure(error)))
         raise
-    if measure:
+    if measure and trace.stats.tokens >= SHORTEST:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError):
             times_ms = [one.ms for one in plain_rounds(pair, loop, started, trace, is_closing)]
@@ -319,13 +319,10 @@ def _events(
 def plain_rounds(
     pair: Pair, loop: Loop, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after
-    a run that is too short for a speed-up. Where the target keeps a state, which has to be computed from a
-    place before, the places follow each other in the middle of the text. What the rounds write into the cache
-    is what it holds there already."""
+    """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended. Where the
+    target keeps a state, which has to be computed from a place before, the places follow each other in the
+    middle of the text. What the rounds write into the cache is what it holds there already."""
     stats, target = trace.stats, loop.verifier.target
-    if stats.tokens < SHORTEST:
-        return
     ids = [*started.prompt_ids, *(token_id for one in trace.rounds for token_id in one.ids)]
     plain = plain_loop(loop, Pieces(pair.tokenizer))
     first, wanted = len(started.prompt_ids), how_many(stats)
@@ -385,11 +382,13 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     code = compiled() if setup.on_cpu else None
     draw = code.draw if code else None
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
-    grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
+    grammar = None
+    if field_of_grammar(params):
+        grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
     sampler = Sampler(params, of_prompt, draw, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, draw, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
-    tree = tree_of(params)
+    tree = tree_of(params) if params.tree else None
     if tree is not None:
         with setup.active():
             by_drafter = METHODS[params.draft_with].is_by_drafter
@@ -415,6 +414,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
             tokenizer=pair.tokenizer,
             other_tokenizer=pair.other_tokenizer,
             is_over=is_over,
+            tree=tree,
         )
     )
     verifier = Verifier(

@@ -387,7 +387,8 @@ def materials(sampler, target, drafter=None, context=math.inf, run_step=None, **
     else drafts. params: those that are not the tests' own."""
     params = Params(**dict(ngram=2, gamma=4) | params)
     target = SimpleNamespace(vocab_size=target, device=CPU) if isinstance(target, int) else target
-    return Materials(params, sampler, target, drafter, run_step or EagerSteps(), math.inf, context)
+    tree = tree_of(params) if params.tree else None
+    return Materials(params, sampler, target, drafter, run_step or EagerSteps(), math.inf, context, tree=tree)
 
 
 def make_drafter(kind, *given, **how):
@@ -430,7 +431,7 @@ def decoding(
         tables = (target.vocab_size, drafter, drafter_context, run_step)
         drafter = make_drafter(params.draft_with, sampler, *tables, **how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
-    tree = tree_of(params)
+    tree = tree_of(params) if params.tree else None
     gamma = params.gamma if tree is None else tree.size
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)

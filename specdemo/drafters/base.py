@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
+from specdemo.engine.tree import AnyTree, GrownTree, Tree
 from specdemo.errors import PairError, is_out_of_memory, reason_of
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
@@ -43,16 +43,12 @@ class Materials:
     tokenizer: PreTrainedTokenizerBase | None = None
     other_tokenizer: OtherTokenizer | None = None
     is_over: Callable[[], bool] = lambda: False  # of Loop
+    tree: AnyTree | None = None  # what is drafted in each round, if not a chain
 
     @property
     def of_target(self) -> tuple[int, torch.device]:
         """V, and the device on which drafts are verified."""
         return self.target.vocab_size, self.target.device
-
-    @property
-    def tree(self) -> AnyTree | None:
-        """What is drafted in each round, if not a chain."""
-        return tree_of(self.params)
 
     @property
     def regular_tree(self) -> Tree | None:

@@ -179,14 +179,11 @@ class Grammars:
         self.eos = eos
         self._why_not = lru_cache(maxsize=256)(self._look_why_not)
 
-    def compiled(
-        self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None
-    ) -> Grammar | None:
-        """Gives the grammar of these Params, where the output begins; None: there is none. prompt_tokens: how
-        many come before that. thoughts: what is open there. ValueError where it cannot be followed."""
+    def compiled(self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None) -> Grammar:
+        """Gives the grammar of Params that have one, where the output begins. prompt_tokens: how many come
+        before that. thoughts: what is open there. ValueError where it cannot be followed."""
         name = field_of_grammar(params)
-        if name is None:
-            return None
+        assert name is not None
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
         # Made anew for each run, since all copies of a matcher share the limit on their lexer's states.

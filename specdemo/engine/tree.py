@@ -86,8 +86,8 @@ AnyTree = Tree | GrownTree
 
 
 def tree_of(params: Params) -> AnyTree | None:
-    """Says what is drafted in each round, if not a chain."""
-    if not params.tree or params.draft_with == "none":
+    """Says what is drafted in each round of a run with a tree; None in plain decoding."""
+    if params.draft_with == "none":
         return None
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 

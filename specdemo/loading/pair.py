@@ -197,7 +197,8 @@ class Pair:
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(f"logit_bias must be of token ids below {width:,} for this pair, not {unknown}")
         self._check_stops(params.stop)
-        self.grammars.compiled(params)
+        if events.params.field_of_grammar(params):
+            self.grammars.compiled(params)
         if params.tree and params.draft_with != "none":
             self._check_tree(params.draft_with, params.tree)
         return params
@@ -238,11 +239,9 @@ class Pair:
 
     def _check_stops(self, stops: tuple[str, ...]) -> None:
         """ValueError for stop strings that this pair cannot find."""
-        if not stops:
-            return
-        if self.tokenizer is None:
+        if stops and self.tokenizer is None:
             raise ValueError(about("stop", "no_text"))
-        special = set(special_tokens(self.tokenizer).values())
+        special = set(special_tokens(self.tokenizer).values()) if stops else set()
         for stop in stops:
             if stop not in special and (held := [text for text in special if text in stop]):
                 token = shown(max(held, key=len))

@@ -23,6 +23,7 @@ from specdemo.drafters.mtp import CachedMtp, MtpModel, as_mtp_owner
 from specdemo.drafters.table import make_drafter
 from specdemo.drafters.text import JoinedDrafter
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.tree import tree_of
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
@@ -96,7 +97,7 @@ def check_rounds(models: Callable, params: Params) -> None:
         drafting = drafting_with(lm, drafter, params)
         graphs, sampler = Checked(Clock()), Sampler(params, len(TEXT))
         run_drafting = graphs if drafting is None or drafting.is_captured else CheckedSteps()
-        limits = dict(context=1000, drafter_context=1000)
+        limits = dict(context=1000, drafter_context=1000, tree=tree_of(params) if params.tree else None)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
         drafts = make_drafter(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
