@@ -42,7 +42,7 @@ from specdemo.events.speedup import (
     after_plain_rounds,
 )
 from specdemo.events.trace import Trace
-from specdemo.loading.load import load_pair, look_at
+from specdemo.loading.load import look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
@@ -89,7 +89,6 @@ def begin(
 ) -> "Run":
     """Starts the run of a first event; the rest is as for `stream`. alter: what the lessons of trials/ put
     into the loop of a pair that runs here."""
-    pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
     try:
@@ -167,7 +166,6 @@ def one_round(
     the pair is busy with a run."""
     params = started.params if given is None else replace(started.params, draft_with="none")
     ids = [*started.prompt_ids, *output_ids]
-    pair.check_gpu(_embedded_text)
     with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
@@ -192,13 +190,6 @@ def held(pair: Pair) -> Iterator[None]:
         yield
     finally:
         pair.lock.release()
-
-
-def _embedded_text(device: str) -> list[int]:
-    pair = load_pair(device=device, dtype="float32")
-    params = Params(temperature=0, max_new_tokens=60, ignore_eos=True)
-    trace = generate(pair, "Once upon a time there was a little fox who", params, measure=False)
-    return [token_id for one in trace.rounds for token_id in one.ids]
 
 
 class Run:

@@ -27,7 +27,7 @@ from specdemo.events.segments import opened_in
 from specdemo.loading import templates
 from specdemo.loading.checkpoints import little_quantised
 from specdemo.loading.request import dtype_name
-from specdemo.runtime import cuda, lm, probe
+from specdemo.runtime import cuda, lm
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
@@ -350,18 +350,9 @@ class Pair:
     @property
     def notes(self) -> list[Message | str]:
         """What a user should know now: the limits, and why the pair is slower than it might be."""
-        of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
         why = compiled.fault() if self.target.device.type == "cpu" else None
         of_verdict = [message("by_operation", who=message("the_verdict"), why=why)] if why else []
-        return [*self.limits, *of_gpu, *self.runner.notes, *of_verdict]
-
-    def check_gpu(self, write: Callable[[str], list[int]]) -> None:
-        """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
-        `probe.gpu_fault`."""
-        if cuda.lost():
-            return
-        device = self.target.device
-        self.runner.gpu_note = probe.gpu_fault(device, write) if cuda.is_cuda(device) else None
+        return [*self.limits, *self.runner.notes, *of_verdict]
 
     @property
     def warming_up(self) -> Message | None:

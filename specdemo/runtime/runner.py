@@ -73,7 +73,6 @@ class Runner:
         self.capture = capture
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
-        self.gpu_note: str | None = None  # what is wrong with the GPU's texts
         self._own: dict[Hashable, Cached] = {}  # made when it is first used
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[Module] = []  # modules that were in training mode then

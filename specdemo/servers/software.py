@@ -235,7 +235,6 @@ class ServedPair(ABC):
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
     marks = ()
-    check_gpu = staticmethod(lambda write: None)  # no GPU of this machine writes its texts
     has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
 
     version: str | None = None

@@ -14,7 +14,7 @@ from specdemo.errors import LoadError
 from specdemo.loading import read
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.runtime import cuda, probe
+from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.block_heads import DFLASH2, tiny_block_head
@@ -38,24 +38,6 @@ def rounds_of(pair, prompt=PROMPT, **params):
     return timeless(
         [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
     )
-
-
-def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch):
-    """The embedded pair's greedy texts in float32."""
-    install(monkeypatch, FakeCuda())
-    texts = []
-
-    def difference(device, write):
-        with monkeypatch.context() as on_cpu:
-            on_cpu.setattr(cuda, "is_cuda", lambda device: False)
-            texts.append(write("cpu"))
-        return "this GPU writes another text"
-
-    monkeypatch.setattr(probe, "gpu_fault", difference)
-    pair = run_by(llama, near, Graphs(Clock()))
-    rounds_of(pair, temperature=0.0)
-    assert "this GPU writes another text" in pair.notes
-    assert [len(text) for text in texts] == [60]
 
 
 def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
