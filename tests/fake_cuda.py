@@ -271,5 +271,4 @@ def install(monkeypatch, fake):
     monkeypatch.setattr(cuda, "_never_copied", [])
     monkeypatch.setattr(graphs, "_streams", {})
     monkeypatch.setattr(graphs, "_failed", [])
-    monkeypatch.setattr(cuda, "_lost", None)
     return fake

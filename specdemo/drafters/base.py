@@ -16,7 +16,6 @@ from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
 from specdemo.errors import PairError, is_out_of_memory, reason_of
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
-from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.lm import LM, OfTarget
 from specdemo.runtime.steps import RunStep
@@ -153,9 +152,9 @@ class Drafting(Generic[M]):
         raise NotImplementedError
 
 
-def why_not_used(device: torch.device, its: str, check: Callable[[], str | None]) -> str | None:
-    """Why a model on this device cannot be used: what `check` returns, or that its forward fails. its: "its"
-    or "their". Raises what says that there is not enough memory, or no GPU any more."""
+def why_not_used(its: str, check: Callable[[], str | None]) -> str | None:
+    """Why a model cannot be used: what `check` returns, or that its forward fails. its: "its" or "their".
+    Raises what says that there is not enough memory."""
     try:
         return check()
     except PairError:
@@ -163,8 +162,6 @@ def why_not_used(device: torch.device, its: str, check: Callable[[], str | None]
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        if cuda.is_cuda(device) and isinstance(error, RuntimeError):
-            cuda.raise_if_lost(error, device)
         return f"{its} forward fails: {reason_of(error)}"
 
 

@@ -336,7 +336,7 @@ class MtpDrafting(Drafting):
     def tried(self, layers: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
         """The layers, as the target is now; or why they cannot be used. Raises as `why_not_used` does."""
         follow_target(layers, target)
-        why = why_not_used(target.device, "their", partial(_fault, layers, target))
+        why = why_not_used("their", partial(_fault, layers, target))
         return f"{UNUSABLE}: {why}" if why else layers
 
     def lacks(self, pair: PairModels) -> str | None:

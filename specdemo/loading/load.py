@@ -22,7 +22,6 @@ from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
 from specdemo.loading.request import ROLES, ByRole, PairRequest, Part, drafter_part, in_project, resolve
-from specdemo.runtime import cuda
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
@@ -107,8 +106,6 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     """How a request would be loaded, from the models' configs alone; in place of an adapter its base with the
     adapter. beside: the pair that the drafter of the request is for. Raises as `load_pair` does."""
     fetch.check_access(request.parts)
-    if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
-        raise LoadError(lost)
     parts = tuple(map(fetch.with_config, request.parts))
     skeletons = [*map(read_skeleton, parts)]
     planned = plan_from(replace(request, parts=parts), skeletons)
@@ -302,7 +299,7 @@ def check_forwards(models: list[Module], ids: list[str]) -> None:
     LoadError if it has weights that are not finite."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         named = f"{role} {model_id}"
-        if why := why_not_used(model.device, "its", partial(_fault, model, models[0], named)):
+        if why := why_not_used("its", partial(_fault, model, models[0], named)):
             raise PairError(f"{named} ({type(model).__name__}) cannot be used: {why}")
 
 

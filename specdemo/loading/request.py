@@ -150,10 +150,10 @@ def without_revision(role: str, model_id: str) -> tuple[str, str | None]:
 
 def _device(device: str | None) -> str:
     if device is None:
-        return "cuda" if cuda.lost() or torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise PairError(f"device must be cpu, cuda or cuda:N, not {ascii(device)}")
-    if cuda.is_cuda(device) and not cuda.lost() and int(device[5:] or 0) >= torch.cuda.device_count():
+    if cuda.is_cuda(device) and int(device[5:] or 0) >= torch.cuda.device_count():
         raise PairError(f"device {device} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 

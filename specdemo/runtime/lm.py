@@ -295,7 +295,7 @@ class CachedLM(Native, CachedByPosition):
                 self.faults["no_triton"] = fault
                 self.buffer_epoch = next(NEW_BUFFERS)  # what was captured has the kernels
                 fault = why_not(self._try_branches)
-            cuda.synchronize(self.device)  # which raises where the fault was that the GPU is lost
+            cuda.synchronize(self.device)  # which raises after an error of the GPU
             self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
 

@@ -98,11 +98,8 @@ class Runner:
         return self._own[own.key]
 
     def begin_run(self, own: OfTarget | None = None) -> RunSetup:
-        """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
-        Raises CudaLost if its models are on a GPU that is lost."""
+        """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter."""
         self._look()
-        if self._gpus:
-            cuda.check_not_lost()
         self._training = in_training(*self._models)
         with self.active():
             return self._begin_run(own)
@@ -143,13 +140,8 @@ class Runner:
         With several threads, small models are hardly faster, and much slower when another program is busy,
         such as the browser that shows the run. The embedded pair on two cores, before its forwards were
         compiled: 242 tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
-        try:
-            with evaluating(self._training), self._settings():
-                yield
-        except RuntimeError as error:
-            for device in self._gpus:
-                cuda.raise_if_lost(error, device)
-            raise
+        with evaluating(self._training), self._settings():
+            yield
 
     def forget(self) -> None:
         """Lets go of all that holds for the models as they were, because their owner has changed them."""

@@ -134,12 +134,11 @@ def test_another_gpu_than_the_current_one(pair, devices):
     assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
-# Last, and in a process of its own, because a GPU that is lost stays so in the process.
+# Last, and in a process of its own, in which every call of CUDA fails from then on.
 
-LOST = """
+BROKEN = """
 import torch
 from specdemo import Params, generate, load_pair
-from specdemo.errors import LoadError
 from specdemo.engine import step
 
 params = Params(temperature=0, max_new_tokens=20, seed=5)
@@ -152,27 +151,22 @@ def breaks(self, judging):
     return own(self, judging)
 
 step.Verifier.verdict = breaks
-sentences = []
 for _ in range(2):
     try:
         generate(pair, "Once", params)
     except RuntimeError as error:
-        sentences.append(str(error))
+        assert "CUDA error" in str(error)
+    else:
+        raise AssertionError("the GPU works")
     step.Verifier.verdict = own
-try:
-    load_pair(device="cuda")
-except LoadError as error:
-    sentences.append(str(error))
-assert len(sentences) == 3 and len(set(sentences)) == 1, sentences
-assert sentences[0].startswith("CUDA is lost (") and "restart SpecDemo" in sentences[0], sentences
 assert generate(on_cpu, "Once", params).output_ids == expected
 print("done")
 """
 
 
-def test_a_gpu_that_is_lost_is_said_and_the_cpu_goes_on():
+def test_after_an_error_of_the_gpu_the_cpu_goes_on():
     done = subprocess.run(
-        [sys.executable, "-c", LOST],
+        [sys.executable, "-c", BROKEN],
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"CUDA_LAUNCH_BLOCKING": "0"},
         capture_output=True,

@@ -287,7 +287,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     pair = load_pair(target=saved / "target", drafter=saved / "head")
     target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
     assert_runs(pair, expected)
-    monkeypatch.delattr("specdemo.loading.pair.device_name")  # a GPU that is lost may tell none
+    monkeypatch.delattr("specdemo.loading.pair.device_name")  # a GPU that has failed may tell none
     pair.detach()
     gc.collect()
     assert held() is None and pair.drafter is None and pair.target is target
