@@ -372,11 +372,6 @@ class Pair:
         return Bytes(held_bytes(self.target, *carried), drafter)
 
     @property
-    def bytes_copied(self) -> Bytes:
-        """The bytes of copies in 16 bits, which forwards on a CPU read in place of twice as many bytes."""
-        return Bytes(*self.runner.copied_bytes)
-
-    @property
     def drafter_bytes(self) -> int | None:
         return self.bytes_held.drafter
 

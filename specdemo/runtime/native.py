@@ -345,11 +345,6 @@ class NativeForward:
         assert self.described is not None
         return self.described.decoder
 
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the copies in 16 bits."""
-        return sum(narrow.nbytes for narrow, _ in self.copies.values())
-
     def __call__(
         self,
         lm: CachedByPosition,
@@ -523,11 +518,6 @@ class Native(Cached):
         after = self.native.described
         if kinds is None or after is None or after.kinds != kinds:  # whose products were not tried
             self._choose_native()
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the copies in 16 bits, which its forwards read in place of twice as many bytes."""
-        return 0 if self.native is None else self.native.copied_bytes
 
     def notes_as(self, role: str) -> list[Message]:
         notes = super().notes_as(role)

@@ -83,12 +83,6 @@ class Runner:
     def lms(self) -> tuple[CachedLM, Cached | None]:
         return CachedLM(self.target, compiled=True), self._drafting(self.drafter)
 
-    @property
-    def copied_bytes(self) -> tuple[int, int]:
-        """Bytes of the copies in 16 bits of the target's and of the drafter's weights."""
-        target, drafter = vars(self).get("lms", (None, None))  # not made before they run
-        return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
-
     def _drafting(self, drafter: Module | None) -> Cached | None:
         return None if drafter is None else self.cache_drafter(drafter, self.target)
 

@@ -44,7 +44,6 @@ PAIR = SimpleNamespace(
     warming_up=None,
     info=trace().pair,
     bytes_held=SimpleNamespace(target=1e6, drafter=0),
-    bytes_copied=SimpleNamespace(target=0, drafter=0),
 )
 
 

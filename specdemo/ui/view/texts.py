@@ -159,9 +159,6 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     target, drafter = (number((size or 0) / 1e6, ",.1f") for size in (held.target, held.drafter))
     key = "said.held_both" if held.drafter else "said.held"
     yield say(key, dtypes=dtypes, target=target, drafter=drafter)
-    copied = pair.bytes_copied
-    if both := copied.target + (copied.drafter or 0):
-        yield say("said.copies", size=number(both / 1e6, ",.1f"))
     if params.draft_with == "none":
         yield say("said.drafting_is_off")
     for note in (*pair.notes, *((pair.warming_up,) if pair.warming_up else ())):
