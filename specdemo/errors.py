@@ -242,6 +242,7 @@ PLAIN_WORDS = {
     r"ignore_mismatched_sizes": "the weights have other shapes than config.json gives",
     r"deserializing header: (.+)": r"its safetensors file is broken or incomplete (\1)",
     r"instantiate the backend tokenizer": "there are no tokenizer files",
+    r"(\w+) uses cache of its own": r"\1 uses a cache of its own",
 }
 
 

@@ -8,7 +8,6 @@ of its own; or *static*, so that it can be captured: positions are tensors, atte
 cache than is filled, and nothing waits for the device."""
 
 import inspect
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -501,28 +500,8 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
         raise ValueError("it is an encoder-decoder model, and only decoder-only models can be run")
     # The list's length matters: models whose last layers share keys and values have fewer.
     layers = [_by_position(layer, lm) for layer in DynamicCache(config=model.config).layers]
-    has_states = any(isinstance(layer, StateLayer) for layer in layers)
-    if has_states and (kind := _own_cache(model)):
-        raise ValueError(
-            f"it keeps its recurrent state in a cache of its own, {kind}, where none can be put back after a "
-            "rejected draft"
-        )
-    if model._is_stateful and not has_states:
-        raise ValueError(
-            "it keeps its recurrent state outside of transformers' cache, where none can be put back after a "
-            "rejected draft"
-        )
     cache_argument(model)
     return PositionalCache(lm, layers)
-
-
-def _own_cache(model: PreTrainedModel) -> str | None:
-    """The name of the kind of cache that the model's own code has beside transformers', if there is one."""
-    here = type(model).__module__
-    kinds = (kind for kind in vars(sys.modules[here]).values() if isinstance(kind, type))
-    return next(
-        (kind.__name__ for kind in kinds if issubclass(kind, Cache) and kind.__module__ == here), None
-    )
 
 
 def keeps_state(model: PreTrainedModel) -> bool:
