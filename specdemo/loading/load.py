@@ -25,7 +25,6 @@ from specdemo.loading.request import ROLES, ByRole, PairRequest, Part, drafter_p
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.runtime.weights import not_finite
 from specdemo.servers.pair import connect
 from specdemo.words.message import message
 
@@ -295,16 +294,12 @@ def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) 
 
 
 def check_forwards(models: list[Module], ids: list[str]) -> None:
-    """PairError if a model's forward fails, or predicts something else with a cache than without one;
-    LoadError if it has weights that are not finite."""
+    """PairError if a model's forward fails, or predicts something else with a cache than without one."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        named = f"{role} {model_id}"
-        if why := why_not_used("its", partial(_fault, model, models[0], named)):
-            raise PairError(f"{named} ({type(model).__name__}) cannot be used: {why}")
+        if why := why_not_used("its", partial(_fault, model, models[0])):
+            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {why}")
 
 
-def _fault(model: Module, target: PreTrainedModel, named: str) -> str | None:
-    if name := not_finite(model):
-        raise LoadError(f"{named}: its tensor {name} holds values that are not finite")
+def _fault(model: Module, target: PreTrainedModel) -> str | None:
     agrees = kind_of(model).agrees(model, target)
     return None if agrees else "its predictions with a cache differ from those without one"

@@ -35,12 +35,13 @@ from specdemo.loading.request import Part
 from specdemo.runtime import cuda
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
-from specdemo.runtime.weights import FLOATS, is_dense, stored_tensors
+from specdemo.runtime.weights import is_dense, stored_tensors
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
 CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
 NO_TEXT = "predicts no next token: give a causal language model"
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # The dtypes that a model can be loaded in, and others of weights, by the names that safetensors gives them.
 FLOATS_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 FLOATS_IN_FILES |= dict.fromkeys(("F64", "F8_E4M3", "F8_E5M2"))

@@ -17,7 +17,6 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What transformers 5.24 calls the second argument of a layer's experts, which tells through which of them a
 # token goes, and the field of a config that says through how many.
 CHOSEN = ("top_k_index", "router_indices")
@@ -202,17 +201,6 @@ def rounds_activations(model: Module) -> bool:
         if getattr(scheme, "input_activations", None):
             return True
     return False
-
-
-def not_finite(model: Module) -> str | None:
-    """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
-    at."""
-    for name, weight in model.named_parameters():
-        for values in stored(weight):
-            is_float = values.numel() and values.dtype in FLOATS
-            if is_float and not torch.stack(values.aminmax()).isfinite().all():
-                return name
-    return None
 
 
 def shards_of(index: Path) -> list[str]:

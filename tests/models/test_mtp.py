@@ -156,7 +156,6 @@ WRONG = {
     "a tensor has another shape": (NORM, lambda norm: torch.ones(31), "shapes"),
     "numbers need a scale": (NORM, lambda norm: norm.to(torch.float8_e4m3fn), "quantised"),
     "a scale is beside them": (SCALE, lambda norm: torch.ones(1), "quantised"),
-    "a value is not finite": (NORM, lambda norm: norm * torch.nan, "finite"),
 }
 
 
