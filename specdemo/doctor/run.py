@@ -24,8 +24,6 @@ from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run, with seconds for each
     "versions": 120,
-    "capture": 120,
-    "failed-capture": 120,
     "parity": 300,
     "quantised": 300,
 }

@@ -114,6 +114,15 @@ def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
         assert captured.output_ids == eager.output_ids
 
 
+def test_graphs_that_are_dropped_give_their_memory_back():
+    pair, held = load_pair(device="cuda", dtype="float32"), []
+    pair.runner.graphs.most = 4
+    for gamma in 3 * [*range(1, 17)]:
+        trace_of(pair, replace(GREEDY, gamma=gamma, max_new_tokens=40))
+        held.append(torch.cuda.memory_reserved())
+    assert not pair.notes and held[-1] - held[15] < 32 * 2**20
+
+
 def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     pair = load_pair(device="cuda", dtype="float32")
     expected, called = trace_of(pair, GREEDY).output_ids, []

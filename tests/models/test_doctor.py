@@ -9,7 +9,6 @@ from specdemo.cli.main import main
 from specdemo.doctor import checks
 from specdemo.doctor.run import Failed
 from specdemo.measure import bench
-from tests.fake_cuda import FakeCuda, install
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,18 +63,3 @@ def test_a_text_that_differs_fails(monkeypatch):
     with pytest.raises(Failed, match="greedy from token 2"):
         checks.captured_and_not("float32", "model")
     assert checks.compared({"one": ([5, 7], [5, 6])}, must_be_equal=False).startswith("0 of 1")
-
-
-@pytest.mark.slow
-def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch):
-    """But for what measures a GPU's memory."""
-    install(monkeypatch, FakeCuda("2.13"))
-    monkeypatch.setattr(checks, "need_cuda", lambda: None)
-    monkeypatch.setattr(
-        checks, "numbers", lambda n, size=100: checks.Numbers(torch.arange(size).double() + n)
-    )
-    checks.fail.cache_clear()
-    assert "reads tensor values on the host" in checks.fail()
-    for trial in (checks.uncaptured, checks.replay):
-        checks.after_failure(trial)
-    checks.fail.cache_clear()
