@@ -153,6 +153,8 @@ def exp(x):
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 COMPILED_FROM = "specdemo.sources"  # a file there
+FILES = sorted(Path(__file__).parent.glob("*.py"))
+SOURCES = sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()  # when this process imports them
 COMPILE = """import filelock, pickle, sys
 file, make, arguments = pickle.load(sys.stdin.buffer)
 with filelock.FileLock(file):
@@ -332,13 +334,3 @@ def _empty(folder: Path) -> None:
     """Deletes what was compiled."""
     for file in folder.glob("*.nb[ic]"):
         file.unlink()
-
-
-def digest_of_sources() -> str:
-    digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-SOURCES = digest_of_sources()  # as they are when this process imports them

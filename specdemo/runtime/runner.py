@@ -207,16 +207,11 @@ class Runner:
         if self.capture == "off":
             return []
         lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
-        blockers: dict[str, Message | str | None] = {}
-        if self._on_gpu(self.lms[0]):
-            blockers["a_round"] = self.graphs.blocker
+        notes = []
+        if self._on_gpu(self.lms[0]) and (blocker := self.graphs.blocker):
+            notes.append(message("not_captured", who=message("a_round"), why=blocker))
         if self._hooked:
-            blockers["a_model"] = message("has_hooks")
-        notes = [
-            message("not_captured", who=message(what), why=reason)
-            for what, reason in blockers.items()
-            if reason
-        ]
+            notes.append(message("not_captured", who=message("a_model"), why=message("has_hooks")))
         refused = {key[:2]: why for key, why in self.graphs.refused.items()}  # the latest of each length
         notes += [
             message("step_not_captured", name=step, rows=rows, why=why)
