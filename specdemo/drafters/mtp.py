@@ -1,6 +1,6 @@
 """Layers for multi-token prediction (MTP) that a checkpoint carries beside the model's own, and that draft
 (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2; Gloeckle et al. 2024, "Better & Faster Large
-Language PairModels via Multi-token Prediction").
+Language Models via Multi-token Prediction").
 
 For the target's position t, layer k (from 0) reads what layer k - 1 has made of t (the first layer: the
 target's last hidden state there) and the token at position t + 1 + k, and predicts the token after that. The
