@@ -445,5 +445,5 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     length = DraftLength(gamma, cost, longest_draft(params.draft_with, pair.drafter))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
-    clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
+    clock, ahead = pair.runner.clock, setup.runs_ahead and grammar is None
     return Loop(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

@@ -96,7 +96,6 @@ class Drafter:
 
     wants_top = 0
     follows_any = False
-    waits = False  # whether `propose` waits for the device
 
     @property
     def states(self) -> States | None:

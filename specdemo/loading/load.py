@@ -291,8 +291,9 @@ def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) 
     if not kind_of(drafter).takes_other_tokenizer:
         raise PairError(f"drafter {ids[1]} drafts in parallel, so it must share the tokenizer of {ids[0]}")
     widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
-    shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
-    known = replace(other, shared=tuple(shared))
+    pairs = other.shared.items()
+    shared = {ours: theirs for ours, theirs in pairs if ours < widths[0] and theirs < widths[1]}
+    known = replace(other, shared=shared, known=widths[1])
     check_shared(known, *ids)
     return known
 

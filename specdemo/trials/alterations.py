@@ -114,7 +114,6 @@ class MixedDrafter(Drafter):
     drafter: Drafter
     target: LM
     sampler: Sampler
-    waits = True  # each token, before the next one can be drafted after it
 
     def start(self, ids: list[int]) -> None:
         self.drafter.start(ids)

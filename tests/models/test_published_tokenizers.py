@@ -87,7 +87,7 @@ def text_of(tokenizer, ids):
 @pytest.mark.long
 @pytest.mark.parametrize("ours, theirs", [*zip((*FAMILIES, *OTHERS), (*OTHERS, *FAMILIES), strict=True)])
 def test_one_drafts_for_another(packages: Path, ours: str, theirs: str):
-    """Greedily through text, and sampled over the tokens that both have, special ones, too."""
+    """Over the tokens that both have, special ones, too."""
     words = {"target": tokenizer_of(packages, ours), "drafter": tokenizer_of(packages, theirs)}
     models = {role: tiny(vocab_size=len(one), seed=len(role)) for role, one in words.items()}
     pair = load_pair(**models, tokenizer=words)
