@@ -1,6 +1,6 @@
 """The config.json of a head, as the speculators library writes it or as its authors do. Its numbers may be
-anything, so each that costs memory is checked before that is taken; pydantic and transformers say what else is
-wrong."""
+anything, so each that costs memory is checked before that is taken. pydantic and transformers say what else
+is wrong."""
 
 import json
 from collections.abc import Mapping

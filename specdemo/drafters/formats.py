@@ -2,7 +2,6 @@
 `speculators_model_type`), and those in which their authors publish them, told by classes, keys and tensors.
 Neither library is needed."""
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,28 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.drafters import dflash, eagle
 from specdemo.drafters.base import Drafting, Materials, PairModels, check_sizes
-from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
+from specdemo.drafters.configs import EMBEDDINGS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.drafters.model import agrees_with_target, by_rows
 from specdemo.engine.draft import Drafter
 from specdemo.errors import LoadError, PairError
-from specdemo.events import DRAFTER_KINDS, drafter_label
+from specdemo.events import DRAFTER_KINDS
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
 from specdemo.runtime.weights import stored_tensors, weight_files
 from specdemo.words.message import Message, message
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
-LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
-NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
-OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
 # Copies of the target's, some of them for training alone, and maps of tokens.
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight", "d2t", "t2d"}
 HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
@@ -50,44 +46,33 @@ def has_eagle_tensors(folder: Path) -> bool:
     """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
     config.json is that of a Llama with one layer."""
     try:
-        with (folder / "model.safetensors").open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            names = json.loads(file.read(min(size, LONGEST_HEADER))).keys()
-    except (OSError, ValueError, AttributeError):
+        with safe_open(folder / "model.safetensors", "pt") as content:
+            names = set(content.keys())
+    except (OSError, SafetensorError):
         return False
     return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:
-    """The name of the kind of head that its authors publish with such a config: one in DRAFTER_KINDS, or what
-    a sentence calls a kind that cannot be run. None for a whole model."""
-    if OF_MEDUSA in config:
-        return "Medusa"
+    """The name in DRAFTER_KINDS of the head that its authors publish with such a config. None for a model."""
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
-    for kind, pattern in (PUBLISHED | NOT_RUN).items():
+    for kind, pattern in PUBLISHED.items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            is_parallel = kind == "eagle3" and any(config.get(mask) is not None for mask in MASKS)
-            return "P-EAGLE outside of the speculators format" if is_parallel else kind
+            return kind
     return None
 
 
 def kind_described(config: Mapping[str, object]) -> str:
     """The name in DRAFTER_KINDS of the head that a config.json describes. ValueError for a kind that cannot
     be run."""
-    if SPECULATOR in config:
-        name = config[SPECULATOR]
-        types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
-        if name not in types:
-            allowed = f"one of {', '.join(types)}, which can be run here"
-            raise ValueError(f"{SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
-        return str(name)
-    kind = authors_kind(config) or "eagle"  # told by their tensors alone
-    if kind not in PUBLISHED:
-        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
-        can = f"{', '.join(most)} and {last}"
-        raise ValueError(f"heads of the kind {kind} cannot be run here, only those of {can}")
-    return kind
+    if SPECULATOR not in config:
+        return authors_kind(config) or "eagle"  # told by their tensors alone
+    name, types = config[SPECULATOR], [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
+    if name not in types:
+        allowed = f"one of {', '.join(types)}, which can be run here"
+        raise ValueError(f"{SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
+    return str(name)
 
 
 def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:

@@ -455,7 +455,6 @@ BROKEN = [  # of which kind, in which format, what is done to it, and what must 
     ("eagle3", 0, cut("model.safetensors"), "safetensors"),
     ("eagle3", 0, cut("config.json"), "config"),
     ("eagle3", 1, tensor("midlayer.mlp.up_proj.weight"), "midlayer.mlp.up_proj.weight"),
-    ("eagle3", 1, config(pard_token=7), "P-EAGLE"),
     ("eagle", 0, config(bias=False), "fc.bias"),
     ("eagle", 0, config(qkv_bias=1), "qkv_bias"),
     ("eagle", 0, config(intermediate_size=32), "shape"),
