@@ -217,7 +217,6 @@ class PEagleHead(Eagle3Head):
 class EagleHead(PairHead):
     kind = "eagle"
     config: EagleConfig
-    reads_normed: ClassVar[bool] = True
 
     def __init__(self, config: EagleConfig):
         super().__init__(config, config.vocab_size, [RowMask()] * config.layer.num_hidden_layers)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,17 +19,18 @@ from specdemo.drafters.configs import EMBEDDINGS, HeadConfig, HeadJson, known_co
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.drafters.model import agrees_with_target, by_rows
 from specdemo.engine.draft import Drafter
-from specdemo.errors import LoadError, PairError
+from specdemo.errors import LoadError, PairError, in_short
 from specdemo.events import DRAFTER_KINDS
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
+from specdemo.runtime.lm import CachedLM, context_of, logits_width
 from specdemo.runtime.weights import stored_tensors, weight_files
 from specdemo.words.message import Message, message
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
-# Copies of the target's, some of them for training alone, and maps of tokens.
-UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight", "d2t", "t2d"}
+# Copies of the target's, some of them for training alone.
+COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
+NOTHING = torch.zeros(0)
 HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
 
 
@@ -87,27 +87,13 @@ def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:
     return given, HEADS[kind].read(given)
 
 
-def _tensor_in(content: Any, name: str, expected: Tensor, named: str) -> Tensor:
-    """A tensor of a head's file. LoadError if its shape is not the expected one, before it is read, or its
-    numbers are of another type."""
-    shape, asked = content.get_slice(name).get_shape(), list(expected.shape)
-    if shape != asked:
-        what = f"has the shape {shape}, and config.json asks for {asked}"
-        raise LoadError(f"{named}: its tensor {name} {what}")
-    value = content.get_tensor(name)
-    needs_scale = value.is_floating_point() and value.itemsize == 1  # float8
-    if needs_scale or value.is_floating_point() != expected.is_floating_point():
-        raise LoadError(f"{named}: its tensor {name} cannot be of {value.dtype}")
-    return value
-
-
 def _check_ids(d2t: Tensor, can_draft: Tensor | None, width: int, named: str) -> None:
     """LoadError if this is no map from a head's tokens to those of a target with so many, or maps to others
     than can_draft says."""
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
         raise LoadError(f"{named}: its tensor d2t does not give a different id below {width:,} to each token")
-    if can_draft is not None and not can_draft.equal(
+    if can_draft is not None and not can_draft.bool().equal(
         torch.zeros(width, dtype=torch.bool).index_fill(0, ids, True)
     ):
         raise LoadError(f"{named}: its tensors d2t and t2d name different tokens")
@@ -135,33 +121,30 @@ class HeadDrafting(Drafting[DraftHead]):
     def read(self, head: DraftHead, folder: Path, dtype: torch.dtype, named: str) -> DraftHead:
         """Gives the head, a skeleton, its weights in this dtype, on the CPU. named: the head in a sentence.
         LoadError if its tensors are not those that its config.json asks for."""
-        # What its authors call the first layer of EAGLE-3.
-        is_authors = any(name.startswith("midlayer.") for name in stored_tensors(folder))
-        first = "midlayer." if is_authors else "layers.0."
-        own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
-        tensors: dict[str, Tensor] = {}
-        can_draft: Tensor | None = None  # of the target's tokens, as t2d has it
+        wanted, tensors = head.state_dict(), {}
         for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
-                    if name in own_names:
-                        tensors[name] = _tensor_in(content, name, head.state_dict()[own_names[name]], named)
-                    elif name not in UNUSED:
-                        what = f"has a tensor {name}, which its config.json does not ask for"
-                        raise LoadError(f"{named} {what}")
-                    elif name == "t2d":
-                        can_draft = content.get_tensor(name).bool()
-                    elif name == "d2t" and content.get_tensor(name).any():
-                        why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
-                        raise LoadError(f"{named}: its tensor d2t {why}")
-        if missing := sorted(own_names.keys() - tensors.keys()):
-            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
-            raise LoadError(f"{named} lacks {what} {missing[0]}, which its config.json asks for")
+                    own = name.replace("midlayer.", "layers.0.", 1)  # EAGLE-3's authors have another name
+                    if own in wanted or own not in COPIES:
+                        tensors[own] = content.get_tensor(name)
+        can_draft = tensors.pop("t2d", None)  # of the target's tokens
+        if head.d2t is None and tensors.pop("d2t", NOTHING).any():
+            why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
+            raise LoadError(f"{named}: its tensor d2t {why}")
+        for name, value in tensors.items():
+            needs_scale = value.is_floating_point() and value.itemsize == 1  # float8
+            if needs_scale or value.is_floating_point() == (name == "d2t"):
+                raise LoadError(f"{named}: its tensor {name} cannot be of {value.dtype}")
+            tensors[name] = value.to(dtype if name != "d2t" else torch.long)
+        try:
+            head.load_state_dict(tensors, assign=True)
+        except RuntimeError as error:
+            _, first, *_ = str(error).split("\n\t")
+            what = "has other tensors than its config.json asks for"
+            raise LoadError(f"{named} {what}: {in_short(first)[:150]}") from None
         if head.d2t is not None:
-            _check_ids(tensors["d2t"], can_draft, head.config.vocab_size, named)
-        used = {own: tensors[name] for name, own in own_names.items()}
-        used = {name: value.to(dtype if name != "d2t" else torch.long) for name, value in used.items()}
-        head.load_state_dict(used, assign=True)
+            _check_ids(head.d2t, can_draft, head.config.vocab_size, named)
         head.requires_grad_(False).begin_run()
         return head.eval()
 
@@ -197,18 +180,6 @@ class HeadDrafting(Drafting[DraftHead]):
                 f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
                 f"and from 0 to {depth}, the target's number of layers"
             )
-        if model.embed_tokens is None and config.hidden_size != of_target.hidden_size:
-            size = f"has no embeddings of its own and a hidden size of {config.hidden_size:,}"
-            theirs = f"the target's embeddings of size {of_target.hidden_size:,}"
-            raise PairError(f"{where}: it {size}, so {theirs} cannot be used")
-        if model.reads_normed:
-            try:
-                final_norm(target)
-            except ValueError:
-                raise PairError(
-                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
-                    f"of a {type(target).__name__}"
-                ) from None
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
         guessed = model.guessed(target.config.get_text_config().num_hidden_layers)

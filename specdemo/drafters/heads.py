@@ -84,7 +84,6 @@ class DraftHead(Module):
     embed_tokens: Embedding | None  # its own; None: it uses the target's, as for lm_head
     lm_head: Linear | None
     norm: RMSNorm | None  # before the output layer
-    reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
     drafts_at_once: ClassVar[bool] = False  # whether one forward gives a whole draft
     leaves: int = 0  # see NativeForward
