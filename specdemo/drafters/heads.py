@@ -2,7 +2,7 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, their layers,
 and a cache that is written by position."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
@@ -191,20 +191,29 @@ class DraftHead(Module):
         )
 
 
-def in_parts(
-    cached: CachedByPosition, start: int, end: int, most: int, is_over: Callable[[], bool]
-) -> Iterator[tuple[int, int]]:
-    """The positions from `start` to before `end` in parts of at most so many, for each of which there is
-    room: the first, and the one after the last. is_over: as in LM.prefill."""
-    for first in range(start, end, most):
-        if is_over():
-            return
-        last = min(first + most, end)
-        cached.grow(last)
-        yield first, last
+class FeatureCache(CachedByPosition):
+    """What drafts from the features of its target, with keys and values of its own, by position."""
+
+    reads: Features
+
+    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
+        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
+        for first in range(start, end, HEAD_PREFILL_CHUNK):
+            if is_over():
+                return
+            last = min(first + HEAD_PREFILL_CHUNK, end)
+            self.grow(last)
+            self.fill(ids, first, last)
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        raise NotImplementedError
+
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """The logits [n, V] with the target's true features in these rows. ids: the text."""
+        raise NotImplementedError
 
 
-class CachedHead(Native, CachedByPosition):
+class CachedHead(Native, FeatureCache):
     """A head with keys and values of its own, by position, and with the features of its target.
 
     Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
@@ -212,7 +221,6 @@ class CachedHead(Native, CachedByPosition):
     runs them (`compiled`), where these say what torch's operations do."""
 
     written_for_capture = True
-    reads: Features
 
     def __init__(self, head: DraftHead, target: PreTrainedModel, compiled: bool = False):
         self.compiles_itself = compiled
@@ -306,18 +314,6 @@ class CachedHead(Native, CachedByPosition):
         """ValueError if these are not the same logits, which the target's output layer may have made."""
         dtype = max(self.dtype, self.target.dtype, key=lambda one: torch.finfo(one).eps)
         check_alike(expected, said, dtype, "it predicts something other than the head")
-
-    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
-        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
-        for first, last in in_parts(self, start, end, HEAD_PREFILL_CHUNK, is_over):
-            self.fill(ids, first, last)
-
-    def fill(self, ids: list[int], first: int, last: int) -> None:
-        raise NotImplementedError
-
-    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
-        """The head's logits [n, V] with the target's true features in these rows. ids: the text."""
-        raise NotImplementedError
 
     def attention_at(self, start: Tensor, count: int, branches: Branches | None = None) -> Attention:
         """How the layers of a forward of `count` rows from start [] on attend. branches: as in

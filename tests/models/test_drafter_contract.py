@@ -146,7 +146,6 @@ def test_prompts_of_any_length(name, monkeypatch):
     feature of a token before the last one."""
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 7)
     monkeypatch.setattr(specdemo.drafters.heads, "HEAD_PREFILL_CHUNK", 5)
-    monkeypatch.setattr(specdemo.drafters.mtp, "MTP_PREFILL_CHUNK", 5)
     for length in (1, 2, 4, 30):
         prompt = (PROMPT * 6)[:length]
         trace = generate(pair_of(name, 12), prompt, sampled(name, max_new_tokens=9), measure=False)

@@ -173,7 +173,7 @@ def with_mtp():
         config = small_config(Glm4MoeConfig, 2)
         config.vocab_size = WIDE
         target = AutoModelForCausalLM.from_config(config).eval()
-        return target, CachedMtp(MtpModel(as_mtp_owner(target, 1), 1).eval(), target)
+        return target, CachedMtp(MtpModel(as_mtp_owner(target), 1).eval(), target)
     finally:
         torch.set_default_dtype(torch.float32)
 
