@@ -30,7 +30,7 @@ class SharedTokensDrafter(ModelDrafter):
 
     def __init__(self, given: Materials):
         super().__init__(given)
-        assert given.other_tokenizer is not None, "the target's tokenizer has been compared with it"
+        assert given.tokenizer is not None and given.other_tokenizer is not None, "they have been compared"
         self.tokenizer, self.other = given.tokenizer, given.other_tokenizer
         self.own_ids = self.other.own_ids(self.vocab_size, self.lm.device)
         self.ids: list[int] = []  # the text so far, in the target's ids
