@@ -32,7 +32,7 @@ from specdemo.drafters.base import Drafting, PairModels, why_not_used
 from specdemo.drafters.eagle import EagleDrafter
 from specdemo.drafters.heads import FeatureCache
 from specdemo.drafters.model import Fed, agrees_with_target, by_rows
-from specdemo.errors import in_short, is_out_of_memory, without_directories
+from specdemo.errors import is_out_of_memory, reason_of, without_directories
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
@@ -52,11 +52,11 @@ from specdemo.runtime.weights import (
 )
 
 NONE = "its target's checkpoint has no layers for multi-token prediction"
+IN_MEMORY = "its target was given in memory, which has no layers for MTP: load it by its directory"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"
-# Kinds of which transformers knows no such layers, and the setting that counts these: checkpoints of Qwen's
-# have one as Mellum's do, those of the other have them as DeepSeek-V3's do.
-QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
-LIKE_DEEPSEEK = {"glm4_moe_lite": "num_nextn_predict_layers"}
+# Kinds of which transformers knows no such layers: checkpoints of Qwen's have one as Mellum's do, those of
+# the other have them as DeepSeek-V3's do.
+KINDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "glm4_moe_lite")
 MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
 
@@ -85,14 +85,6 @@ def own_modules(layers: PreTrainedModel) -> list[Module]:
     return [layers.layers, *shared]
 
 
-def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Moves and casts the layers as the owner of a target in memory has done with the target."""
-    weight, device = layers.layers[0].eh_proj.weight, target.get_input_embeddings().weight.device
-    if (weight.device, weight.dtype) != (device, target.dtype):
-        for module in own_modules(layers):
-            module.to(device, target.dtype)
-
-
 def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTrainedModel | str:
     stored = stored_tensors(folder)
     names = set(stored)
@@ -101,7 +93,8 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
         return NONE
     if MtpModel is None:
         raise ValueError("this version of transformers cannot run them, and 5.24 can")
-    if not prefixes or _declared(target) is None:
+    is_known = kind in KINDS or hasattr(target.config.get_text_config(), "num_mtp_layers")
+    if not prefixes or not is_known:
         raise ValueError(f"how those of {kind} compute is not known here")
     theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
     is_quantised = getattr(target.config, "quantization_config", None) and not quantised_here
@@ -120,10 +113,7 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
     cuda.free_cache(device)  # while another thread captures, torch frees nothing to make room
-    try:
-        layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
-    except RuntimeError as error:
-        raise _in_our_words(error) from None
+    layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     mtp_cache_layers(layers, None)
     if type(layers.layers[0].enorm) is not type(final_norm(target)):
         raise ValueError(f"how those of {kind} are normed is not known here")
@@ -133,25 +123,6 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
         if device.type == "cpu" and target.dtype == torch.float32:
             use_skinny_linear(module)
     return layers
-
-
-def _in_our_words(error: RuntimeError) -> Exception:
-    """An error of MtpModel's in our words, since its own are about its options."""
-    if "mismatch" in str(error):
-        return ValueError("their tensors have other shapes than the model's config asks for")
-    if missing := re.findall(r"'(\w+\.[\w.]+)'", str(error)):
-        return ValueError(f"{len(missing)} of their tensors are missing, first {missing[0]}")
-    return error
-
-
-def _declared(model: PreTrainedModel) -> int | None:
-    """How many layers for MTP a model's config names; None for a kind whose layers are not known here."""
-    config = model.config.get_text_config()
-    setting = (QWEN | LIKE_DEEPSEEK).get(config.model_type)
-    if setting is None and not hasattr(config, "num_mtp_layers"):
-        return None
-    value = getattr(config, setting or "num_mtp_layers", 1)
-    return value if type(value) is int else 0
 
 
 def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
@@ -256,34 +227,18 @@ class MtpDrafting(Drafting):
         self, target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
     ) -> PreTrainedModel | str:
         """The layers that the target's checkpoint carries beside its own, on the target's device and in its
-        dtype; or, in a part of a sentence, why none can be used. folder: the checkpoint; None where it is not
-        known. quantised_here: whether the target was quantised when it was loaded. Raises what says that
+        dtype; or, in a part of a sentence, why none can be used. folder: the checkpoint; None of a target in
+        memory. quantised_here: whether the target was quantised when it was loaded. Raises what says that
         there is not enough memory; nothing else keeps the target from running."""
         try:
-            return NONE if folder is None else _read(target, folder, quantised_here)
+            return IN_MEMORY if folder is None else _read(target, folder, quantised_here)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return f"{UNUSABLE}: {without_directories(in_short(error))}"
-
-    def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
-        """How many parameters these layers will have. folder: None before the checkpoint is on this
-        machine."""
-        count = _declared(skeleton)
-        try:
-            if folder is not None:
-                count = 0 if count is None else len(_prefixes(set(stored_tensors(folder)), skeleton))
-            if not count or MtpModel is None or count > MOST_MTP_LAYERS:
-                return 0
-            with torch.device("meta"):
-                layers = MtpModel(as_mtp_owner(skeleton, count), count)
-            return sum(one.numel() for module in own_modules(layers) for one in module.parameters())
-        except Exception:  # what is wrong is told when they are read
-            return 0
+            return f"{UNUSABLE}: {without_directories(reason_of(error))}"
 
     def tried(self, layers: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        """The layers, as the target is now; or why they cannot be used. Raises as `why_not_used` does."""
-        follow_target(layers, target)
+        """The layers, or why they cannot be used. Raises as `why_not_used` does."""
         why = why_not_used(target.device, "their", partial(_fault, layers, target))
         return f"{UNUSABLE}: {why}" if why else layers
 
@@ -291,13 +246,7 @@ class MtpDrafting(Drafting):
         return pair.carried if isinstance(pair.carried, str) else None
 
     def own(self, pair: PairModels, params: Params) -> OfTarget:
-        layers = pair.carried
-
-        def make(target: CachedLM) -> CachedMtp:
-            follow_target(layers, target.model)
-            return CachedMtp(layers, target.model)
-
-        return OfTarget("mtp", make)
+        return OfTarget("mtp", lambda owner: CachedMtp(pair.carried, owner.model))
 
     def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         target, layers = pair.target, pair.carried

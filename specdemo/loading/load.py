@@ -21,7 +21,7 @@ from specdemo.loading.fetch import OnProgress, patience
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
-from specdemo.loading.request import ROLES, ByRole, PairRequest, Part, drafter_part, in_project, resolve
+from specdemo.loading.request import ROLES, ByRole, PairRequest, drafter_part, in_project, resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
@@ -205,10 +205,7 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(one).__name__}")
     ours, theirs = by_role["target"], by_role["drafter"]
     other = other_tokenizer(ours, theirs, *names) if drafter is not None and ours is not theirs else None
-    # Where it was loaded from may still be on this machine.
-    place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
-    part = Part("target", place, place, "cpu", None, None, revision)
-    carried = MTP.read_carried(target, fetch.folder_of(part) if place and fetch.has_config(part) else None)
+    carried = MTP.read_carried(target, None)
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     known = {"dtype_reason": message("as_given"), "other_tokenizer": other, "carried": carried}

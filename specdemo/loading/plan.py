@@ -126,7 +126,7 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
     shift for each group of weights. Each layer also has two float32 scales for activations.
     """
     # What a target's checkpoint carries for drafting methods is loaded with it, and not quantised.
-    total = dtype.itemsize * (skeleton.num_parameters() + getattr(skeleton, "carried_parameters", 0))
+    total = dtype.itemsize * skeleton.num_parameters()
     total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
     if quantize is None:
         return total

@@ -26,10 +26,10 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
-from specdemo.drafters.table import HEAD, MTP, kind_in
+from specdemo.drafters.table import HEAD, kind_in
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
-from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
+from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer
 from specdemo.loading.plan import check_depth, check_quantize
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
@@ -77,10 +77,7 @@ def read_skeleton(part: Part) -> Module:
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
-        model = _loader(config).from_config(config, trust_remote_code=part.code)
-        folder = folder_of(part) if is_here(part) else None
-        model.carried_parameters = MTP.count_carried(model, folder) if part.role == "target" else 0
-        return model
+        return _loader(config).from_config(config, trust_remote_code=part.code)
 
 
 def _how(part: Part) -> dict[str, Any]:
