@@ -10,7 +10,6 @@ read, and gets a cache that is written by position."""
 
 import copy
 import re
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,13 +95,11 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
     is_known = kind in KINDS or hasattr(target.config.get_text_config(), "num_mtp_layers")
     if not prefixes or not is_known:
         raise ValueError(f"how those of {kind} compute is not known here")
-    theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
+    patterns = [NAMED.pattern, *(rf"(^|\.){re.escape(prefix)}" for prefix in prefixes)]
+    theirs = {name: stored[name] for name in names if any(re.search(one, name) for one in patterns)}
     is_quantised = getattr(target.config, "quantization_config", None) and not quantised_here
     if is_quantised or few_bits(theirs) or any(map(is_scale, theirs)):
         raise ValueError("its weights are quantised")
-    patterns = [rf"(^|\.){re.escape(prefix)}" for prefix in prefixes]
-    if any(NAMED.search(name) for name in names):
-        patterns.append(NAMED.pattern)
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     owner = as_mtp_owner(
@@ -130,13 +127,8 @@ def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
     depth = model.config.get_text_config().num_hidden_layers
     behind = [f"layers.{index}." for index in range(depth, depth + MOST_MTP_LAYERS)]
     apart = [f"mtp.layers.{index}." for index in range(MOST_MTP_LAYERS)]
-    found = {prefix for name in names for prefix in _layers_of(name, [*behind, *apart])}
+    found = {prefix for prefix in (*behind, *apart) for name in names if f".{prefix}" in f".{name}"}
     return [prefix for prefix in behind if prefix in found] or [prefix for prefix in apart if prefix in found]
-
-
-def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
-    """The layers' prefixes that a tensor's name has."""
-    return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
 
 
 def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[PositionalLayer]:

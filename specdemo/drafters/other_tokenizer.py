@@ -38,7 +38,8 @@ class SharedTokensDrafter(ModelDrafter):
 
     def start(self, ids: list[int]) -> None:
         self.ids = list(ids)
-        self.own = self.other.read(self.tokenizer.decode(ids, skip_special_tokens=True))
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        self.own = self.other.read(str(self.tokenizer.decode(ids, **options)))
         super().start(self.own)
 
     def skip(self, ids: list[int]) -> None:

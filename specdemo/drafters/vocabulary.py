@@ -14,6 +14,7 @@ from specdemo.errors import PairError
 PROBE_TEXT = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
 ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how sentencepiece spells a byte that is no token otherwise
+LONGEST_TOKEN = 128  # bytes of the drafter's tokens that make up one of the target's
 # How byte-level tokenizers spell each byte: as one printable character.
 BYTE_OF = {sign: byte for byte, sign in bytes_to_unicode().items()}
 
@@ -52,12 +53,13 @@ class OtherTokenizer:
         each as long as can be."""
         if token_id in self.shared:
             return [self.shared[token_id]]
-        rest, ids = self.ours.get(token_id, b""), []
-        while isinstance(rest, bytes) and rest:
-            parts = (rest[:end] for end in range(len(rest), 0, -1))
-            part = next((part for part in parts if self.theirs.get(part, self.known) < self.known), b"")
-            ids += [self.theirs[part]] if part else []
-            rest = rest[len(part) or 1 :]
+        content, ids, at = self.ours.get(token_id), [], 0
+        while isinstance(content, bytes) and at < len(content):
+            ends = range(min(len(content), at + LONGEST_TOKEN), at, -1)
+            known = (end for end in ends if self.theirs.get(content[at:end], self.known) < self.known)
+            if end := next(known, 0):
+                ids.append(self.theirs[content[at:end]])
+            at = end or at + 1
         return ids
 
 
