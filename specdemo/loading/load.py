@@ -17,7 +17,7 @@ from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
-from specdemo.loading.fetch import OnProgress, patience
+from specdemo.loading.fetch import OnProgress
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
@@ -36,7 +36,6 @@ NO_CODE = "these models came with none for their forwards"
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
-@patience()
 def load_pair(
     name: str | None = None,
     *,
@@ -175,7 +174,6 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> 
     return pair
 
 
-@patience()
 def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
     """A pair of the same target with another drafter, loaded and checked; for `Pair.attach`."""
     if drafter is None:
