@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from jinja2 import TemplateError
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -251,14 +250,6 @@ class Pair:
     @property
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))
-
-    def template_arguments(self, tools: object = None) -> tuple[str, ...] | None:
-        """The names of the arguments that the chat template reads where it is given these tools; None where
-        it cannot be read."""
-        try:
-            return templates.arguments_of(self.tokenizer, tools) if self.has_chat_template else None
-        except (TemplateError, ValueError, RecursionError):
-            return None
 
     @property
     def marks(self) -> tuple[Mark, ...]:

@@ -24,7 +24,6 @@ from specdemo.ui.view.settings import (
     weights_of,
 )
 from tests.sentences import assert_one_sentence, refused
-from tests.tiny import tokenizer
 
 FIRST_TRACE = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
@@ -58,7 +57,6 @@ class SmallPair:
     carried = "it has none"
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
-    template_arguments = Pair.template_arguments
 
     @property
     def info(self) -> SimpleNamespace:
@@ -218,13 +216,3 @@ def test_the_weights_come_back_from_a_trace_as_far_as_controls_offer_them():
     assert weights_of(info, info) == as_started
     odd = replace(info, dtype=ByModel("<img>", None), quantize=ByModel("<img>", "int3"))
     assert weights_of(odd, info) == as_started, "a file may say anything"
-
-
-@pytest.mark.parametrize(
-    ("template", "warns"), [("{{ messages }}", True), ("{{ think }}", False), ("{% for", False)]
-)
-def test_arguments_that_the_template_does_not_read_are_warned_of_where_it_can_be_read(template, warns):
-    tokens = tokenizer()
-    tokens.chat_template = template
-    said = warned(SmallPair(tokenizer=tokens), chat=True, chat_template_kwargs='{"think": 1}')
-    assert set(said) == ({"chat_template_kwargs"} if warns else set())

@@ -10,7 +10,6 @@ from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Params, words_of_row
 from specdemo.events.choices import Method
 from specdemo.events.params import GRAMMARS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
-from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view import settings
@@ -41,9 +40,6 @@ def hints(
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
-    if names := pair.template_arguments() if pair and pair.runs_here else ():
-        usual, listed = texts["chat_template_kwargs"], ", ".join(names)
-        texts["chat_template_kwargs"] = say("settings.template_reads", usual=usual, names=listed)
     for name, warning in _warnings(values, prompt, needs, pair, limits):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
@@ -142,7 +138,7 @@ def _warnings(
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
     if values["chat"]:
-        yield from _arguments(values["chat_template_kwargs"].strip(), here, limits)
+        yield from _arguments(values["chat_template_kwargs"].strip(), limits)
     yield from _grammars(values, None if limits.hosted else here)
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
@@ -171,18 +167,11 @@ def _warnings(
         yield "prompt", say("settings.no_prompt")  # why is said when a run is asked for
 
 
-def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tuple[str, str]]:
-    if pair and pair.template_arguments() == ():
-        yield "chat_template_kwargs", say("settings.template_reads_none")
+def _arguments(typed: str, limits: Limits) -> Iterator[tuple[str, str]]:
     if not typed:
         return
     try:
-        params = Params(chat_template_kwargs=typed)
-        limits.check(None, params)
-        given = params.chat_template_kwargs or {}
-        known = pair.template_arguments(given.get("tools")) if pair else None
-        if known is not None:
-            check_arguments(given, known)
+        limits.check(None, Params(chat_template_kwargs=typed))
     except ValueError as error:
         told = message_of(error)
         yield "chat_template_kwargs", told.said() if isinstance(told, Message) else told
