@@ -56,12 +56,10 @@ def add_pair_options(parser: ArgumentParser, several: bool = False) -> None:
     kinds = f"none, {', '.join(QUANTIZE)}; on CUDA not all of them (see pairs)"
     target = "a hub id (ID or ID@REVISION) or a directory, instead of --pair"
     drafter = "the same for the drafter: a model, or a speculator, which names the target that it needs"
-    code = "run program code that comes with --target and --drafter: read it first"
     add = parser.add_argument
     add("--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)")
     add("--target", metavar="ID_OR_DIR", help=target)
     add("--drafter", metavar="ID_OR_DIR", help=SUPPRESS if several else drafter)
-    add("--trust-remote-code", action="store_true", help=code)
     add("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     add("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
     add("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
@@ -93,7 +91,7 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
     """The arguments for `load_pair`."""
     if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
         raise ValueError("pair: give --pair or --target with --drafter, not both")
-    same = ("target", "drafter", "device", "dtype", "trust_remote_code")
+    same = ("target", "drafter", "device", "dtype")
     kinds = {"target": arguments.quantize, "drafter": arguments.quantize_drafter}
     return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 

@@ -5,7 +5,6 @@ The files come one by one, through `hf_hub_download`, which goes on where an ear
 each file's size. `snapshot_download` takes a part of a model for the whole where the hub does not answer, and
 can bring the weights before the rest."""
 
-import json
 import os
 import re
 import shutil
@@ -24,14 +23,13 @@ from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.weights import INDEX, OF_MODELS, SHARD, WEIGHTS_FILE, shards_of, weight_files
+from specdemo.runtime.weights import INDEX, OF_MODELS, WEIGHTS_FILE, shards_of, weight_files
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 CONFIGS = ("config.json", ADAPTER_CONFIG)
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
-CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
 NOWHERE = Path(os.devnull)  # a path with no files in it
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
@@ -89,19 +87,8 @@ def _is_whole(part: Part) -> bool:
     if not kind_in(folder).is_for_a_target and not has_tokenizer(part):
         return False
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
-        needed = {file.name for file in weight_files(folder)} | (_code_files(folder) if part.code else set())
-        return needed <= names
+        return {file.name for file in weight_files(folder)} <= names
     return False
-
-
-def _code_files(folder: Path) -> set[str]:
-    """The files of program code that the config names: {"AutoConfig": "module.Class", ...}."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        names = config.get("auto_map", {}).values()
-        return {f"{name.partition('.')[0]}.py" for name in names if "--" not in name}
-    except (ValueError, TypeError, AttributeError):
-        return set()  # what is wrong with the config is said when it is read
 
 
 def check_weights(part: Part) -> None:
@@ -165,9 +152,8 @@ def with_base(part: Part, offline: bool) -> Part:
 
 
 def with_config(part: Part) -> Part:
-    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now;
-    all but its weights if program code that comes with it may run. PairError if the hub has no config;
-    otherwise raises as `with_base`, `check_access` and `fetch`."""
+    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now.
+    PairError if the hub has no config; otherwise raises as `with_base` and `check_access`."""
     is_whole = is_here(part)
     part = with_base(part, offline=is_whole)
     check_access([part])
@@ -178,8 +164,6 @@ def with_config(part: Part) -> Part:
             hf_hub_download(part.place, "config.json", revision=part.revision, tqdm_class=_bar(part))
         except RemoteEntryNotFoundError:
             raise no_config(part.role, part.id, _sizes(part)) from None
-    if part.code:
-        fetch([part], weights=False)
     return part
 
 
@@ -193,9 +177,9 @@ def check_access(parts: Iterable[Part]) -> None:
             raise gated_error(part.role, part.id)
 
 
-def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weights: bool = True) -> None:
+def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None) -> None:
     """Downloads what is not on this machine. LoadError, before anything comes, if the hub has no weights that
-    can be loaded, or if there is no room for all on the disk. weights: whether these come, too."""
+    can be loaded, or if there is no room for all on the disk."""
     both = [one for part in parts for one in (part, part.adapter) if one is not None]
     missing = {part: _missing(part) for part in both if not _is_whole(part)}
     needed = sum(sum(files.values()) for files in missing.values())
@@ -208,8 +192,7 @@ def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weig
     for part, files in missing.items():
         before, total = 0, sum(files.values())
         for name, size in files.items():
-            if weights or not SHARD.fullmatch(name):
-                _bring(part, name, _bar(part, before, total, on_progress))
+            _bring(part, name, _bar(part, before, total, on_progress))
             before += size
 
 
@@ -219,7 +202,7 @@ def _missing(part: Part) -> dict[str, int]:
     sizes = _sizes(part)
     is_adapter = part.adapter is None and ADAPTER_CONFIG in sizes
     weights = [ADAPTER_WEIGHTS] if is_adapter else _weights_among(part, sizes, lambda: _bring(part, INDEX))
-    texts = sorted(name for name in sizes if DATA.fullmatch(name) or part.code and CODE.fullmatch(name))
+    texts = sorted(filter(DATA.fullmatch, sizes))
     here = _names_here(part)
     return {name: sizes[name] for name in (*texts, *weights) if name not in here}
 

@@ -31,9 +31,6 @@ from specdemo.servers.pair import connect
 from specdemo.words.message import message
 
 Tokenizers = PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None  # one for both, or by role
-TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
-NO_CODE = "these models came with none for their forwards"
-DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
 def load_pair(
@@ -45,7 +42,6 @@ def load_pair(
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
-    trust_remote_code: bool = False,
     server: str | None = None,
     server_key: str | None = None,
 ) -> AnyPair:
@@ -56,8 +52,7 @@ def load_pair(
     names.
 
     tokenizer, device, dtype and quantize: one for both models or {"target": ..., "drafter": ...}. None
-    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise.
-    trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
+    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise. Raises PairError
     for a wrong request, LoadError when loading failed.
 
     server: the address of a running server, http://host:8000, of vLLM or llama.cpp, which takes the place of
@@ -66,29 +61,26 @@ def load_pair(
     how = {"device": device, "dtype": dtype, "quantize": quantize}
     if server is not None:
         others = (name, target, drafter, tokenizer, *how.values())
-        if any(value is not None for value in others) or trust_remote_code:
+        if any(value is not None for value in others):
             raise PairError("server must be given alone: it has loaded its models")
         return connect(server, server_key)
     if server_key is not None:
         raise PairError("server_key must be left out without server: it is the key of a server")
     if isinstance(target, PreTrainedModel) and name is None:
-        why = "must be left out for models given in memory"
         if given := next((option for option, value in how.items() if value is not None), None):
-            raise PairError(f"{given} {why}: they are used as they are")
-        if trust_remote_code:
-            raise PairError(f"trust_remote_code {why}: nothing is loaded")
+            raise PairError(f"{given} must be left out for models given in memory: they are used as they are")
         return _pair_in_memory(target, drafter, tokenizer)
     if name is None:
-        target = target_for(target, drafter, trust_remote_code)
-    request = resolve(name, target=target, drafter=drafter, **how, trust_remote_code=trust_remote_code)
+        target = target_for(target, drafter)
+    request = resolve(name, target=target, drafter=drafter, **how)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
     return load(request)
 
 
-def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
+def target_for(target: object, drafter: object) -> Any:
     """The target as it is given. If it is not, the verifier that the drafter's config.json names, which that
-    of a head may do; PairError if its program code would be trusted. Raises as `load_pair` does."""
+    of a head may do. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = fetch.with_config(drafter_part(drafter, "cpu", torch.float32))
@@ -97,8 +89,6 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
         verifier = HEAD.verifier(folder) if kind_in(folder) is HEAD else None
     if not verifier:
         return None
-    if trust_remote_code:
-        raise PairError("trust_remote_code: give the target, too, or the drafter chooses whose code runs")
     return verifier if os.path.isdir(verifier) else in_project(verifier)
 
 
@@ -167,10 +157,6 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> 
     pair.runner.warm_up(Params().gamma)
     if pair.target.device.type == "cpu":
         compiled()
-    if parts[0].code:
-        theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
-        came = f"{' and '.join(theirs)} came with it" if theirs else NO_CODE
-        pair.of_code = (f"{TRUSTED}: {came}",)
     return pair
 
 

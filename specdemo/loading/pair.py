@@ -61,7 +61,6 @@ class Pair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
-    of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
@@ -314,9 +313,9 @@ class Pair:
         return templates.read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
-    def limits(self) -> tuple[Message | str, ...]:
+    def limits(self) -> tuple[Message, ...]:
         """What a user should know: what is not applied, what is limited."""
-        return *self._limits(), *self.of_code
+        return tuple(self._limits())
 
     def _limits(self) -> Iterator[Message]:
         target, drafter = self.target, self.drafter

@@ -63,10 +63,8 @@ def read_skeleton(part: Part) -> Module:
             if part.adapter is not None:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return HEAD.skeleton(folder_of(part))
-        # from_config would take the code of the main revision, except from a directory.
-        place = str(folder_of(part)) if part.code else part.place
-        check_depth(PreTrainedConfig.get_config_dict(place, **_how(part))[0])
-        config = AutoConfig.from_pretrained(place, **_how(part))
+        check_depth(PreTrainedConfig.get_config_dict(part.place, **_how(part))[0])
+        config = AutoConfig.from_pretrained(part.place, **_how(part))
         architectures = getattr(config, "architectures", None) or []
         if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
             # Its embeddings could be taken for the head that it lacks.
@@ -77,7 +75,7 @@ def read_skeleton(part: Part) -> Module:
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
-        model = _loader(config).from_config(config, trust_remote_code=part.code)
+        model = _loader(config).from_config(config)
         folder = folder_of(part) if is_here(part) else None
         model.carried_parameters = MTP.count_carried(model, folder) if part.role == "target" else 0
         return model
@@ -86,7 +84,7 @@ def read_skeleton(part: Part) -> Module:
 def _how(part: Part) -> dict[str, Any]:
     """Which of a model's files count, from the disk alone. Without trust_remote_code=False transformers would
     ask on the terminal whether to run program code that comes with a model."""
-    return {"revision": part.revision or "main", "trust_remote_code": part.code, **FROM_DISK}
+    return {"revision": part.revision or "main", "trust_remote_code": False, **FROM_DISK}
 
 
 def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:

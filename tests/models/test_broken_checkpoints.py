@@ -25,7 +25,6 @@ from specdemo import PairError, load_pair
 from specdemo.errors import LoadError
 from specdemo.loading import checkpoints
 from specdemo.loading.plan import check_depth
-from specdemo.loading.request import resolve
 from tests.checkpoints import change_adapter, change_config, change_tensors, cut_in_half, saved_in
 from tests.heads import save_head, tiny_head
 from tests.sentences import refusal
@@ -192,8 +191,8 @@ BASE = {  # what was done to a model, and words of what is said of it
     "a tokenizer config that is cut off": (cut("tokenizer_config.json"), "tokenizer: Unterminated string"),
     "an unknown architecture": (config_with(model_type="nonsense"), "nonsense"),
     "a model that writes no text": (written("config.json", b'{"model_type": "vit"}'), "vit"),
-    "its own program": (with_program("config.json", **OWN_MODEL), "--trust-remote-code"),
-    "its words' own program": (with_program("tokenizer_config.json", **OWN_WORDS), "--trust-remote-code"),
+    "its own program": (with_program("config.json", **OWN_MODEL), "its own program code"),
+    "its words' own program": (with_program("tokenizer_config.json", **OWN_WORDS), "its own program code"),
 }
 UNFIT = {  # the same where the files are whole
     "no config": (without("config.json"), "config.json"),
@@ -309,7 +308,6 @@ def test_wrong_requests(root, tmp_path):
     model, base, linear = tiny(**SHAPE), root / "base", torch.nn.Linear(2, 2)
     elsewhere, by_role = tiny(**SHAPE).to("meta"), {"target": tokenizer(), "drafter": tokenizer()}
     options = {"device": "cpu", "dtype": "float32", "quantize": "none", "tokenizer": tokenizer()}
-    options["trust_remote_code"] = True
     wrong = [
         *((dict(name="embedded") | one, "pair") for one in (dict(target=model), dict(drafter=model))),
         *((dict(drafter=one), "target must be given") for one in (model, root / "adapter")),
@@ -325,14 +323,11 @@ def test_wrong_requests(root, tmp_path):
         (dict(target=base, dtype="int3"), "dtype"),
         (dict(target=elsewhere), "device must be cpu or cuda, and target "),
         (dict(target=model, drafter=elsewhere), "device must be cpu or cuda, and drafter "),
-        *((dict(trust_remote_code=True) | one, "trust_remote_code") for one in ({}, {"name": "embedded"})),
-        (dict(target="a/b", trust_remote_code="yes"), "trust_remote_code must be true or false, not 'yes'"),
     ]
     del options["tokenizer"]
     wrong += [(dict(target=model) | {name: one}, f"{name} must be left out") for name, one in options.items()]
     for request, words in wrong:
         assert refusal(load_pair, **request).startswith(words), request
-    assert resolve(target="a/b", trust_remote_code=True).key != resolve(target="a/b").key
     model.model.layers[0].self_attn.k_proj.weight.data[1] = float("inf")
     assert "k_proj.weight holds" in refusal(load_pair, target=model, kind=LoadError)
 

@@ -98,13 +98,6 @@ def test_a_verifier_s_name_that_is_no_name(saved, tmp_path, monkeypatch):
     assert refusal(load_pair, drafter=head).startswith("target: ")
 
 
-def test_a_head_does_not_choose_whose_program_code_is_run(saved):
-    given = {"drafter": str(saved / "head"), "trust_remote_code": True}
-    for said in (refusal(load_pair, **given), refusal(Models, given)):
-        assert said.startswith("trust_remote_code: give the target, too")
-    assert Models(given | {"target": str(saved / "target")}).default_request.parts[0].code
-
-
 def test_a_head_is_no_target_and_is_not_quantised(saved):
     said = refusal(load_pair, target=saved / "head")
     assert said.startswith("target: ") and "is a head" in said

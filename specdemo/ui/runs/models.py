@@ -115,13 +115,8 @@ class Models:
         self.typed: dict[str, GivenServer] = {}  # servers whose addresses visitors have typed, by name
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
         if default.get("name") is None:
-            given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
-            default = default | {"target": target_for(*given)}
+            default = default | {"target": target_for(default.get("target"), default.get("drafter"))}
         self.default_request = resolve(**default)
-        if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
-            raise PairError(
-                "trust_remote_code cannot be used on a public server, whose visitors would run it"
-            )
         self.default = self._as_shown(self.default_request).name
         how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
         names = self._public_names(how, allowed) if limits.hosted or zero.GPU else list(CATALOGUE)
