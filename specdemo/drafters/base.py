@@ -84,10 +84,6 @@ class Drafting(Generic[M]):
         """Why the pair cannot draft so, if it cannot."""
         return None
 
-    def largest(self, pair: PairModels, field: str) -> int | None:
-        """The largest value of a field of Params that the pair takes; None where it sets no limit."""
-        return None
-
     def check(self, pair: PairModels, params: Params) -> Params:
         """The Params as this pair takes them. ValueError if it cannot draft so."""
         if why := self.lacks(pair):

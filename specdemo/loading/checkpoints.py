@@ -14,7 +14,7 @@ Beside these, what becomes of whole weights when they are quantised here.
 import json
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,11 +31,8 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specdemo.errors import HUB_ID, LoadError, PairError, is_out_of_memory, reason_of
-from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.request import Part, dtype_name, without_revision
+from specdemo.loading.request import Part, without_revision
 from specdemo.runtime.weights import few_bits, is_scale
-from specdemo.words.catalogue import numeral
-from specdemo.words.message import Message, message
 
 # transformers would warn that nothing in a GPT-2 is quantised.
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
@@ -314,16 +311,3 @@ def _as_linear(layer: Linear | Conv1D) -> Linear:
     linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
     linear.bias = layer.bias
     return linear
-
-
-def little_quantised(who: Message, model: Module) -> Iterator[Message]:
-    """What a user should know of a model less than half of whose weights are quantised, if some are."""
-    quantised = [one for one in model.parameters() if hasattr(one, "qtype")]  # by optimum-quanto
-    count, total = (sum(one.numel() for one in ones) for ones in (quantised, model.parameters()))
-    if not 0 < 2 * count < total:
-        return
-    rest = {name: one for name, one in model.named_parameters() if not hasattr(one, "qtype")}
-    largest = max(rest, key=lambda name: rest[name].numel())
-    kind = next(kind for kind in QUANTIZE if kind in quantised[0].qtype.name)
-    share, stays = numeral(100 * count / total, ".2g"), dtype_name(rest[largest].dtype)
-    yield message("little_quantised", given=kind, share=share, who=who, name=largest, reason=stays)

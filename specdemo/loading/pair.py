@@ -24,7 +24,6 @@ from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
 from specdemo.events.segments import opened_in
 from specdemo.loading import templates
-from specdemo.loading.checkpoints import little_quantised
 from specdemo.loading.request import dtype_name
 from specdemo.runtime import cuda, lm, probe
 from specdemo.runtime.device import device_name, has_bfloat16
@@ -183,10 +182,6 @@ class Pair:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
         return drafting_by(method).lacks(self)
 
-    def largest(self, method: str, field: str) -> int | None:
-        """See `Drafting.largest`."""
-        return drafting_by(method).largest(self, field)
-
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
         params = drafting_by(params.draft_with).check(self, params)
@@ -326,8 +321,6 @@ class Pair:
         yield from notes_of("target", target)
         if drafter is not None:
             yield from notes_of("drafter", drafter)
-        if (read := lm.embedded_ids(target)) < self.vocab_size:
-            yield message("narrow_embeddings", all=self.vocab_size, known=read)
         if self.has_chat_template and (mark := templates.unread_thoughts(self.tokenizer)):
             yield message("unread_thoughts", mark=mark)
         if drafter is not None:
@@ -438,7 +431,6 @@ def notes_of(role: str, model: Module) -> Iterator[Message]:
         yield message(key, who=who, **how)
     if emulates_bfloat16(model):
         yield message("emulated", who=who, device=str(model.device))
-    yield from little_quantised(who, model)
     if rounds_activations(model):
         yield message("rounded_activations", who=who)
 

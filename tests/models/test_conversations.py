@@ -182,7 +182,6 @@ def test_a_token_that_the_target_lacks_is_refused_however_it_is_given(narrow):
     words = tokenizer(extra=4)
     words.chat_template = CHAT
     pair = load_pair(target=target, tokenizer=words)
-    assert ("has embeddings of 295" in " ".join(map(str, pair.limits))) == (narrow == "embeddings")
     text = "the cat <extra0> <extra2><extra3> sat"
     for prompt in (text, [{"role": "user", "content": text}], words(text).input_ids):
         for penalty in (1.0, 1.2):

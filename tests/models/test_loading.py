@@ -24,7 +24,6 @@ from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.weights import held_bytes, stored, weights_address
 from tests.checkpoints import change_config, change_tensors, saved_in
 from tests.heads import save_head, tiny_head
-from tests.small import small_model
 from tests.tiny import WIDE, greedy, shorter, tiny, tokenizer
 
 # 4 ids of padding; large enough for int4's groups of weights
@@ -206,24 +205,6 @@ def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
     assert not pair.limits and pair.bytes_held.target < 0.6 * held_bytes(model)
     assert plan(resolve(**how)).sizes == pytest.approx((pair.bytes_held.target,) * 2, rel=0.01)
     assert trace_of(pair).stats.accepted
-
-
-@pytest.mark.slow
-def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
-    """The experts of a mixture are not in linear layers."""
-    saved_in(tmp_path, small_model("qwen3_moe"))
-    how = dict(target=tmp_path, drafter=tmp_path, quantize={"target": "int8"})
-    pair = load_pair(**how)
-    weights = dict(pair.target.named_parameters())
-    share = sum(one.numel() for one in weights.values() if isinstance(one, QTensor))
-    share /= sum(one.numel() for one in weights.values())
-    assert 0 < share < 0.5
-    assert plan(resolve(**how)).sizes[0] == pytest.approx(pair.bytes_held.target, rel=0.01)
-    (note,) = pair.limits
-    told = {"given": "int8", "share": f"{100 * share:.0f}", "name": "model.layers.0.mlp.experts.gate_up_proj"}
-    assert note.key == "little_quantised" and told.items() <= note.values.items()
-    pair.detach()
-    assert [*pair.limits] == [note]
 
 
 # Models in memory

@@ -51,7 +51,7 @@ class SmallPair:
     drafter: object = "a drafter"
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
-    largest_exit: int = 15
+    has_first_layers: bool = True
     drafter_kind: str | None = "model"
 
     carried = "it has none"
@@ -64,11 +64,8 @@ class SmallPair:
 
     def lacks(self, method: str) -> object:
         if method == "early-exit":
-            return None if self.largest_exit else "no first layers"
+            return None if self.has_first_layers else "no first layers"
         return Pair.lacks(self, method)
-
-    def largest(self, method: str, field: str) -> int | None:
-        return self.largest_exit if (method, field) == ("early-exit", "exit_layer") else None
 
 
 def words(text: str) -> SimpleNamespace:
@@ -192,9 +189,8 @@ READS = SmallPair(tokenizer=words)
         ("dtype", {"dtype": "bfloat16"}),
         ("chat", {"chat": True}),
         ("draft_with", {"pair": SmallPair(drafter=None)}),
-        ("draft_with", {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)}),
+        ("draft_with", {"draft_with": "early-exit", "pair": SmallPair(has_first_layers=False)}),
         ("draft_with", {"draft_with": "mtp"}),
-        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}),
         ("prompt", {"prompt": "\ud800"}),
         ("json_schema", {"json_schema": "[]", "pair": None}),
         ("regex", {"json_schema": "{}", "regex": "a", "pair": None}),

@@ -131,10 +131,6 @@ def _warnings(
             yield "alternatives", say("settings.vllm_alternatives")
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
-    elif here and method:
-        most = here.largest(method.name, "exit_layer")
-        if most is not None and _whole(values["exit_layer"]) > most:
-            yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
     if values["chat"]:
