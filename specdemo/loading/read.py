@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoTokenizer,
     CompressedTensorsConfig,
     PreTrainedConfig,
@@ -75,7 +74,7 @@ def read_skeleton(part: Part) -> Module:
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
-        model = _loader(config).from_config(config)
+        model = AutoModelForCausalLM.from_config(config)
         folder = folder_of(part) if is_here(part) else None
         model.carried_parameters = MTP.count_carried(model, folder) if part.role == "target" else 0
         return model
@@ -85,12 +84,6 @@ def _how(part: Part) -> dict[str, Any]:
     """Which of a model's files count, from the disk alone. Without trust_remote_code=False transformers would
     ask on the terminal whether to run program code that comes with a model."""
     return {"revision": part.revision or "main", "trust_remote_code": False, **FROM_DISK}
-
-
-def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
-    """What makes and loads a config's models."""
-    is_causal = config.model_type not in checkpoints.NOT_CAUSAL
-    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
 
 
 def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:
@@ -145,7 +138,7 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
             options["device_map"] = {"": part.device}
             drawing = RandomNumbersAlone() if cuda.is_cuda(part.device) else drawing
         with drawing:
-            model, info = _loader(config).from_pretrained(part.place, **options)
+            model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
     checkpoints.check_scales(part.named, method, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
         missing, head = sorted(info["missing_keys"]), model.get_output_embeddings()
