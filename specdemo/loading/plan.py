@@ -23,7 +23,6 @@ from specdemo.words.message import Message, about, message
 MOST_LAYERS = 500
 MOST = dict.fromkeys(("layer", "layers", "blocks", "depth", "types"), MOST_LAYERS) | {"experts": 20_000}
 PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
-TENSORS_AT_ONCE = 4  # of a model that transformers brings to a GPU: it has so many threads for it
 
 
 class MemoryNeed(NamedTuple):
@@ -36,9 +35,8 @@ class MemoryNeed(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A request, and what follows from the configs of its models. needs: of each model, then of those on the
-    same device together, and then of the host while a model goes to a GPU, beside what is on the CPU by
-    then."""
+    """A request, and what follows from the configs of its models. needs: of each model, and then of both
+    together if they are on the same device."""
 
     request: PairRequest
     dtypes: tuple[torch.dtype, ...]  # of each part
@@ -68,17 +66,12 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     parts, dtypes = request.parts, tuple(part.dtype or automatic for part in request.parts)
-    sizes, needs, on_the_way, stays, beside = [], [], [], 0, ""
+    sizes, needs = [], []
     for part, dtype, skeleton in zip(parts, dtypes, skeletons, strict=True):
         check_quantize(part, dtype, skeleton)
         # An adapter is merged into weights that are quantised only then.
         sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
         needs.append(MemoryNeed(part.device, sizes[-1], f"{part.named} needs"))
-        if part.device == "cpu":
-            stays, beside = sizes[-1], f"{part.named} and "
-        else:
-            whose = f"{beside}{part.named}, on its way to {part.device}, {'need' if beside else 'needs'}"
-            on_the_way.append(MemoryNeed("cpu", stays + bytes_on_host(skeleton, dtype), whose))
     if len(parts) > 1 and len({part.device for part in parts}) == 1:
         names = " and ".join(part.named for part in parts)
         needs.append(MemoryNeed(request.device, sum(sizes), f"{names} need"))
@@ -87,7 +80,7 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
         reason = message("requested")
     elif given:
         reason = message(f"{given[0]}_requested", reason=reason)
-    return LoadPlan(request, dtypes, tuple(sizes), (*needs, *on_the_way), reason)
+    return LoadPlan(request, dtypes, tuple(sizes), tuple(needs), reason)
 
 
 def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
@@ -137,23 +130,6 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
         scales = layer.out_features if bits == 8 else 2 * (weights // group)
         total += weights * bits // 8 + (scales - weights) * dtype.itemsize + 2 * 4
     return total
-
-
-def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
-    """The host's memory that the model's weights take at most on their way to a GPU, in bytes: a head is read
-    as a whole, and of a model only the tensors that are being brought there."""
-    if kind_of(skeleton) is HEAD:
-        return bytes_of(skeleton, dtype, None)
-    largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
-    return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
-
-
-def check_memory(planned: LoadPlan) -> None:
-    """LoadError if a device or the host has too little memory, free or not."""
-    for need in planned.needs:
-        if need.bytes > memory_of(need.device):
-            has = f"{need.device} has {amount(memory_of(need.device))}"
-            raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
 
 
 def check_free_memory(planned: LoadPlan, could_free: Callable[[str], int] = lambda device: 0) -> None:
