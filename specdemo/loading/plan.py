@@ -2,7 +2,7 @@
 
 Nothing is read here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +16,6 @@ from specdemo.loading.checkpoints import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
 from specdemo.words.message import Message, about, message
-
-# More layers and experts than any model has, by the last word of the field that counts them
-# (num_hidden_layers, num_blocks, n_routed_experts). Each layer is many objects, also in a skeleton without
-# weights; the experts of a layer are not, but Doge has 16,384.
-MOST_LAYERS = 500
-MOST = dict.fromkeys(("layer", "layers", "blocks", "depth", "types"), MOST_LAYERS) | {"experts": 20_000}
-PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
 
 
 class MemoryNeed(NamedTuple):
@@ -43,23 +36,6 @@ class LoadPlan:
     sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
     needs: tuple[MemoryNeed, ...]
     reason: Message  # why these dtypes
-
-
-def check_depth(value: object, name: str = "") -> None:
-    """ValueError if a model's config.json asks for so many layers or experts that making its skeleton would
-    take minutes. value: the config, or what is in it under this name; what is in a list has the list's."""
-    words = name.split("_")
-    most = MOST.get(words[-1])
-    if most is not None and isinstance(value, int) and value > most:
-        raise ValueError(f"{name} must be at most {most:,}, not {ascii(value)[:60]}")
-    if isinstance(value, (str, list)) and not PER_LAYER.isdisjoint(words) and len(value) > MOST_LAYERS:
-        raise ValueError(f"{name} must have a length of at most {MOST_LAYERS}, not {len(value)}")
-    if isinstance(value, Mapping):
-        for inner, one in value.items():
-            check_depth(one, inner)
-    elif isinstance(value, list):
-        for one in value:
-            check_depth(one, name)
 
 
 def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:

@@ -17,7 +17,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     CompressedTensorsConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     QuantoConfig,
@@ -29,7 +28,7 @@ from specdemo.drafters.table import HEAD, MTP, kind_in
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
 from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
-from specdemo.loading.plan import check_depth, check_quantize
+from specdemo.loading.plan import check_quantize
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
@@ -62,7 +61,6 @@ def read_skeleton(part: Part) -> Module:
             if part.adapter is not None:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return HEAD.skeleton(folder_of(part))
-        check_depth(PreTrainedConfig.get_config_dict(part.place, **_how(part))[0])
         config = AutoConfig.from_pretrained(part.place, **_how(part))
         architectures = getattr(config, "architectures", None) or []
         if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
