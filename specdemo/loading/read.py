@@ -2,7 +2,6 @@
 through transformers."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -37,8 +36,6 @@ from specdemo.runtime.weights import FLOATS, is_dense, stored_tensors
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
-CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
-NO_TEXT = "predicts no next token: give a causal language model"
 # The dtypes that a model can be loaded in, and others of weights, by the names that safetensors gives them.
 FLOATS_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 FLOATS_IN_FILES |= dict.fromkeys(("F64", "F8_E4M3", "F8_E5M2"))
@@ -62,10 +59,6 @@ def read_skeleton(part: Part) -> Module:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return HEAD.skeleton(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
-        architectures = getattr(config, "architectures", None) or []
-        if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
-            # Its embeddings could be taken for the head that it lacks.
-            raise PairError(f"{part.named} is a {architectures[0]}, which {NO_TEXT}")
         method = checkpoints.method_of(config)
         if method is not None and part.adapter is not None:
             raise PairError(f"{part.named} is quantised, and an adapter is merged into whole weights only")
@@ -124,11 +117,10 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
     with load_errors(part.role, part.place, "weights", part.id):
         stored = stored_tensors(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
-        method = checkpoints.method_of(config)
-        if (
-            method == "compressed-tensors"
-        ):  # else the package would write the weights out in the first forward,
-            # and round activations in forwards that it puts in the place of the layers' own
+        kind, method = (config.architectures or [config.model_type])[0], checkpoints.method_of(config)
+        if method == "compressed-tensors":
+            # Else the package would write the weights out in the first forward, and round activations in
+            # forwards that it puts in the place of the layers' own.
             options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
         drawing = nullcontext()
         if part.device != "cpu" and (quantize_now or takes_host_memory(stored, dtype)):
@@ -138,13 +130,8 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         with drawing:
             model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
     checkpoints.check_scales(part.named, method, stored, info["unexpected_keys"], model)
-    if info["missing_keys"]:
-        missing, head = sorted(info["missing_keys"]), model.get_output_embeddings()
-        its = {name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}}
-        if its.issuperset(missing):  # a model without a head for language
-            kind = (model.config.architectures or [type(model).__name__])[0]
-            raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
-        raise LoadError(f"{part.named} is incomplete: it lacks {len(missing)} weights, first {missing[0]}")
+    if missing := sorted(info["missing_keys"]):
+        raise LoadError(f"{part.named}, a {kind}, lacks {len(missing)} weights, first {missing[0]}")
     is_written_out = all(is_dense(one) and one.dtype in FLOATS for one in model.parameters())
     notes = [("written_out", {"name": method})] if method and is_written_out else []
     if part.adapter is not None:
@@ -153,7 +140,7 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
     model = checkpoints.text_alone(model)
     if any(getattr(config, sense, None) is not None for sense in checkpoints.SENSES):
-        notes.append(("text_part", {"name": (config.architectures or [config.model_type])[0]}))
+        notes.append(("text_part", {"name": kind}))
     text = model.config.get_text_config()
     if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
         # transformers before 5.21 chooses torch's attention for Gemma 2, which ignores the cap on scores.

@@ -176,6 +176,8 @@ BASE = {  # what was done to a model, and words of what is said of it
     "a config of other shapes": (config_with(intermediate_size=128), "shape"),
     "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights, first"),
     "a config beyond all memory": (config_with(vocab_size=10**10), "GB"),
+    "no head": (another(lambda: LlamaModel(TINY)), "a LlamaModel, lacks 1 weights, first lm_head.weight"),
+    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
     "a weight that is missing": (tensors_with(lambda tensors: tensors.pop(UP)), f"1 weights, first {UP}"),
     "weights that are not numbers": (tensors_with(not_finite(UP)), f"{UP} holds"),
     "weights that are cut off": (cut("model.safetensors"), "safetensors file is broken"),
@@ -192,8 +194,6 @@ BASE = {  # what was done to a model, and words of what is said of it
 UNFIT = {  # the same where the files are whole
     "no config": (without("config.json"), "config.json"),
     "GGUF": (as_gguf, "(small-Q4_K_M.gguf)"),
-    "no head": (another(lambda: LlamaModel(TINY)), "LlamaModel"),
-    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
     "a state that cannot be put back": (another(unfit(CAUSAL, "rwkv", attention_hidden_size=32)), "RwkvFor"),
     "a BERT that is no decoder": (another(unfit(CAUSAL, "bert", num_attention_heads=4)), "without one"),
     "a Gemma that embeds texts": (another(unfit(CAUSAL, "gemma3_text", **BOTH_WAYS)), "Gemma3ForCausalLM"),
