@@ -17,8 +17,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.trials import WorldsRequest, params_of
 from specdemo.ui.view import feed
-from specdemo.ui.view.feed import SET_SIZE, tokens_of
-from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from specdemo.ui.view.feed import MEASUREMENT_KINDS, SET_SIZE, tokens_of
 from tests.pure.test_following import measured
 from tests.sentences import assert_one_sentence
 

@@ -21,7 +21,6 @@ from specdemo.ui.view import feed as feed_module
 from specdemo.ui.view.feed import RunFeed, outcome, tokens_of
 from specdemo.ui.view.kept import json_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
-from specdemo.ui.view.wire import Update
 
 INFO = PairInfo(
     "toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
@@ -59,7 +58,7 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     return trace
 
 
-def tokens(update: Update) -> list[dict]:
+def tokens(update: dict) -> list[dict]:
     return [token for one in update["rounds"] for token in tokens_of(one)]
 
 
@@ -67,7 +66,7 @@ def fate(token: dict) -> str:
     return token["source"] if "source" in token else token["fate"]
 
 
-def output(update: Update) -> str:
+def output(update: dict) -> str:
     return "".join(token["text"] for token in tokens(update) if fate(token) not in HIDEABLE)
 
 

@@ -35,6 +35,7 @@ from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
 from tests.played import played
+from tests.pure.test_browser_types import check_message
 from tests.pure.test_feed import ROUNDS, output, trace
 from tests.sentences import refused
 
@@ -96,6 +97,7 @@ def measured(models, queue, request, is_enough=lambda message, ticket: False) ->
         async with aclosing(measure(models, ticket, request, "name")) as reports:
             async for message in reports:
                 told.append(json.loads(json.dumps(message, allow_nan=False)))
+                check_message({"measurement": told[-1]}, "PageMessage")
                 if is_enough(told[-1], ticket):
                     break
         return told

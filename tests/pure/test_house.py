@@ -38,7 +38,7 @@ specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.kept specdemo.ui.view.settings specdemo.ui.view.texts
-specdemo.ui.view.wire specdemo.ui.runs.limits specdemo.ui.runs.queue
+specdemo.ui.runs.limits specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.

@@ -21,7 +21,7 @@ import pytest
 import specdemo.ui.front.calls
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
-from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
 from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
 from tests.web.server import Server, controls_of, served_here, watched
 

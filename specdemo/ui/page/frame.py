@@ -14,7 +14,7 @@ from pathlib import Path
 from specdemo.loading.catalog import WORKS
 from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view import texts
-from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"

@@ -51,7 +51,6 @@ from specdemo.ui.view.settings import (
     params_from_controls,
     visible,
 )
-from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, speaking
 
 CHOICES = {"draft_with": METHODS, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
@@ -98,7 +97,7 @@ class PageRequests:
                 label = say("page.prompt") if name == "prompt" else label_of(name)
             raise NotLetIn(400, f"{label} must be {what}, not {short(value)}.")
 
-    async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
+    async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> dict[str, Any]:
         """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
         refused."""
         match asked.get("kind"):
@@ -122,7 +121,7 @@ class PageRequests:
         remarks: tuple[str, ...] = (),
         messages: tuple[ChatMessage, ...] = (),
         before: tuple[str, ...] = (),
-    ) -> PageMessage:
+    ) -> dict[str, Any]:
         """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
         system prompt. before: see FollowedRun."""
         try:
@@ -146,7 +145,7 @@ class PageRequests:
             return wrong(error)
         return {"follow": run.name, "at": time.time_ns()}
 
-    def _reply(self, visitor: Visitor, name: str, values: Values) -> PageMessage:
+    def _reply(self, visitor: Visitor, name: str, values: Values) -> dict[str, Any]:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
         says next."""
         shown = self.board.get(name)
@@ -155,7 +154,7 @@ class PageRequests:
             return wrong(ValueError(say("run.no_conversation")))
         return self._run(visitor, values, messages=said, before=(*shown.before, name))
 
-    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> PageMessage:
+    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> dict[str, Any]:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
@@ -188,7 +187,7 @@ class PageRequests:
         self.board.put(one)
         return ticket
 
-    async def _link(self, visitor: Visitor, query: str, values: Values) -> PageMessage:
+    async def _link(self, visitor: Visitor, query: str, values: Values) -> dict[str, Any]:
         """What the page's address says, for the controls; what is wrong with it; and the run or the game that
         it asks for, if it does. Any web site can have led here, so a pair that is not loaded waits until the
         visitor presses Generate."""
@@ -241,7 +240,7 @@ class PageRequests:
         except PairError:  # its own run says so
             return ""
 
-    def _filled(self, values: Values) -> PageMessage:
+    def _filled(self, values: Values) -> dict[str, Any]:
         """An answer that fills the controls; those stay as they are for which there is no value."""
         filled = {name: values[name] for name in self.names if name in values}
         return {"controls": filled} if filled else {}

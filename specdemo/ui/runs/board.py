@@ -25,7 +25,6 @@ from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair
-from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
 from specdemo.words.catalogue import say, spoken
 from specdemo.words.message import message
 
@@ -54,7 +53,7 @@ class Followed:
         self.was_read = False
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
-        self.said: Callable[[], PageMessage] | None = None
+        self.said: Callable[[], dict[str, Any]] | None = None
         self.feed: RunFeed | None = None
         self._changed = asyncio.Event()
 
@@ -103,7 +102,7 @@ class Followed:
         shown, feed, timed = None, None, None
         while True:
             changed, ended, feed, said = self._changed, self.ended, self.feed or feed, self.said
-            message: PageMessage = {"ended": True} if ended else {}
+            message: dict[str, Any] = {"ended": True} if ended else {}
             if said is not shown and said:
                 message, shown = {**said(), **message}, said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
@@ -190,7 +189,7 @@ class FollowedRun(Followed):
         if self.feed:
             self.feed.ended = True
         why = message_about(error)
-        kind: NoticeKind = "note" if why == STOPPED_EARLY else "error"
+        kind = "note" if why == STOPPED_EARLY else "error"
         self.said = lambda: {"notice": notice(kind, in_words(why))}
 
     async def _end(self) -> None:
@@ -220,7 +219,7 @@ class FollowedMeasurement(Followed):
             self.stopped = True
             self._wake()
 
-    def _take(self, report: Measurement) -> None:
+    def _take(self, report: dict[str, Any]) -> None:
         if not self.stopped:
             self.latest, self.said = report, partial(dict, measurement=report)
 
@@ -239,11 +238,11 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
 
 
-def wrong(error: Exception) -> PageMessage:
+def wrong(error: Exception) -> dict[str, Any]:
     return {"notice": notice("error", in_words(message_about(error)))}
 
 
-def failed(latest: Measurement, error: Exception) -> Measurement:
+def failed(latest: dict[str, Any], error: Exception) -> dict[str, Any]:
     return latest | {"state": "failed", "text": in_words(message_about(error)), "share": None}
 
 

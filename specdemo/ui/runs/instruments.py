@@ -41,10 +41,10 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, in_thread, prompt_in_words
 from specdemo.ui.runs.trials import WorldsRequest, trials_request
-from specdemo.ui.view import feed, wire
+from specdemo.ui.view import feed
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
-from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns
@@ -194,7 +194,7 @@ class AdviseRequest(MeasurementRequest):
 
 # What makes a request of each kind of what the page's script sends and the other fields of
 # MeasurementRequest. The kind's panel is the tab of the same name.
-INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
+INSTRUMENTS: dict[str, Callable[..., MeasurementRequest]] = {
     "race": ComparisonRequest,
     "gamma": ComparisonRequest,
     "compare": ComparisonRequest,
@@ -220,7 +220,7 @@ def measurement_request(
     return INSTRUMENTS[sent["kind"]](sent, choice, prompt, params, link)
 
 
-def settings_of_servers(kind: MeasurementKind, pairs: Sequence[AnyPair], params: Params) -> list[Setting]:
+def settings_of_servers(kind: str, pairs: Sequence[AnyPair], params: Params) -> list[Setting]:
     """pairs: the chosen server, and the others with the same model. Raises PairError with what is lacking."""
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
@@ -261,7 +261,7 @@ def _name_on_page(setting: Setting) -> str:
     return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
 
-def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> dict[str, Any]:
     """The target alone and the run with drafts. What is said is said of the latter, whose plain rounds are
     those of the former."""
     alone, drafted = traces
@@ -291,7 +291,7 @@ def _of_race_in_words(key: str, **values: object) -> str:
     )
 
 
-def _lane(trace: Trace, title: str) -> wire.Lane:
+def _lane(trace: Trace, title: str) -> dict[str, Any]:
     rounds = round_objects(trace.rounds)
     feed.cut_output(rounds, trace.text)
     for one in rounds:
@@ -331,7 +331,7 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
 
 
-def gamma_point(row: MethodRow) -> wire.GammaPoint:
+def gamma_point(row: MethodRow) -> dict[str, Any]:
     low, high = (row.speedup and row.speedup_interval) or (None, None)
     return {
         "gamma": row.gamma or 0,
@@ -345,7 +345,7 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 def comparison_of(
     settings: Sequence[Setting], rows: Sequence[MethodRow], as_file: dict[str, Any]
-) -> wire.ComparisonTable:
+) -> dict[str, Any]:
     by_name, at_once = {one.name: one for one in settings}, {row.name for row in spoken_of(rows)}
     of_rows = [by_name[row.name] for row in rows]
     on_page = [replace(row, name=_name_on_page(one)) for row, one in zip(rows, of_rows, strict=True)]

@@ -23,7 +23,6 @@ from specdemo.measure.turns import settle
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
-from specdemo.ui.view import wire
 from specdemo.ui.view.feed import nothing_yet
 from specdemo.ui.view.settings import in_words
 from specdemo.words.catalogue import say
@@ -229,7 +228,7 @@ class MeasurementRequest:
         """Reads what only this kind is asked with. Raises ValueError with one sentence."""
 
     @property
-    def kind(self) -> wire.MeasurementKind:
+    def kind(self) -> str:
         return self.wanted["kind"]
 
     async def choices(self, models: Models) -> list[Choice]:
@@ -237,13 +236,13 @@ class MeasurementRequest:
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         """What happens in the ticket's turn, as `in_turn` takes it. It yields all that is known so far, as
-        parts of wire.Measurement. `share` is 1 when nothing is left to measure."""
+        parts of a Measurement (static/view/messages.d.ts). `share` is 1 when nothing is left to measure."""
         raise NotImplementedError
 
 
 async def measure(
     models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
-) -> AsyncIterator[wire.Measurement]:
+) -> AsyncIterator[dict[str, Any]]:
     """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
     Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
     measurement is followed by."""
@@ -274,7 +273,7 @@ async def measure(
         yield told | {"state": "stopped", "text": text, "share": None}
 
 
-def pair_here(pair: AnyPair, kind: wire.MeasurementKind) -> Pair:
+def pair_here(pair: AnyPair, kind: str) -> Pair:
     """The pair, of which an instrument of this kind needs single rounds or many runs. Raises PairError where
     they are made on a server or on ZeroGPU."""
     if not isinstance(pair, Pair):

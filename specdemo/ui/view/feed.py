@@ -1,11 +1,11 @@
-"""What is sent to the page: a run's rounds as wire objects, with its numbers, and how long each instrument
-would take. Without torch and without Gradio."""
+"""What is sent to the page: a run's rounds as JSON objects, with its numbers, and how long each instrument
+would take. static/view/messages.d.ts describes all messages. Without torch and without Gradio."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
@@ -29,11 +29,11 @@ from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
-from specdemo.ui.view import wire
 from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
 from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
 
+MEASUREMENT_KINDS = ("race", "gamma", "compare", "advise", "guess", "trials", "worlds")
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
@@ -63,7 +63,7 @@ class RunFeed:
         self._told = 0, 0  # rounds that can be told, and the length of their text
         self.ended = self.recorded  # its last numbers, which come after the last round, are there
 
-    def update(self, since: int) -> wire.Update:
+    def update(self, since: int) -> dict[str, Any]:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
         whose last token may have been cut ends with a snapshot, and so does a run whose rounds are told
         anew."""
@@ -102,7 +102,7 @@ class RunFeed:
             until += 1
         return until
 
-    def snapshot(self) -> wire.Update:
+    def snapshot(self) -> dict[str, Any]:
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
@@ -115,35 +115,33 @@ class RunFeed:
             update["turns"] = found
         return update
 
-    def words_of(self, snapshot: wire.Update) -> wire.Update:
+    def words_of(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """The parts of a snapshot that are words, in the language that is spoken now."""
         trace = self.trace
         words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
         if "outcome" in snapshot:
             words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return cast(wire.Update, self._figures(snapshot["finish"]) | words)
+        return self._figures(snapshot["finish"]) | words
 
-    def _figures(self, finish: Finish | None) -> wire.Update:
+    def _figures(self, finish: Finish | None) -> dict[str, Any]:
         """The parts of each update that are words."""
         trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
         result = verdict(trace, finish, recorded_on=where, settles=self.settles)
-        return cast(
-            wire.Update, {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
-        )
+        return {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
 
     @property
     def _finish(self) -> Finish | None:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
-    def _rounds(self, since: int, until: int, finish: Finish | None) -> wire.Update:
+    def _rounds(self, since: int, until: int, finish: Finish | None) -> dict[str, Any]:
         """An update's rounds from `since` to `until`. finish: read before the rounds, since the run
         goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
-        update: wire.Update = {"since": since, "until": until, "finish": finish, "rounds": rounds}
+        update: dict[str, Any] = {"since": since, "until": until, "finish": finish, "rounds": rounds}
         if counts := counted(trace.stats):
             update["counted"] = counts
         if finish:
@@ -151,9 +149,9 @@ class RunFeed:
         return update
 
 
-def turns(trace: Trace, before: Sequence[str] = ()) -> list[wire.Turn]:
+def turns(trace: Trace, before: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The turns before the trace's own. before: see RunFeed; it names the runs of the last turns."""
-    found: list[wire.Turn] = []
+    found: list[dict[str, Any]] = []
     asked = ""
     for message in (trace.messages or ())[:-1]:
         if message.role == "assistant":
@@ -174,7 +172,7 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
     return (*asked, ChatMessage("assistant", trace.text))
 
 
-def setting(trace: Trace) -> wire.RunSetting:
+def setting(trace: Trace) -> dict[str, Any]:
     params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
     as_set = ("draft_with", "ngram", "gamma", "temperature", "top_k", "top_p", "min_p", "chat")
@@ -230,10 +228,10 @@ def how_in_words(method: str, kind: str | None) -> str:
     return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
 
 
-def wire_rule(name: str) -> wire.WireRule:
+def wire_rule(name: str) -> dict[str, Any]:
     fields = ("name", "symbol", "residual", "judges_whole_draft", "threshold")
     words = {part: words_of_row("rules", name, part) for part in ("meaning", "accepted", "recorded", "about")}
-    return cast(wire.WireRule, {field: getattr(RULES[name], field) for field in fields} | words)
+    return {field: getattr(RULES[name], field) for field in fields} | words
 
 
 def words_of_outcome(trace: Trace) -> dict[str, str]:
@@ -241,7 +239,7 @@ def words_of_outcome(trace: Trace) -> dict[str, str]:
     return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
 
 
-def outcome(trace: Trace) -> wire.RunOutcome:
+def outcome(trace: Trace) -> dict[str, Any]:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
@@ -268,13 +266,13 @@ def _as_measured(own: Estimate, stats: Stats) -> Estimate:
     return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
 
 
-def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[wire.PromptToken]:
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[dict[str, Any]]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
     The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
     prompt stays whole.
     """
-    whole: list[wire.PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
+    whole: list[dict[str, Any]] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if trace.pair.server is not None:  # whose tokenizer nobody here has
         return whole if trace.prompt else []
     if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
@@ -289,10 +287,11 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     return [{"id": token_id, "text": text, "fate": "prompt"} for token_id, text in ids_and_texts]
 
 
-def rounds_to_draw(rounds: list[Round]) -> list[wire.RoundObject]:
+def rounds_to_draw(rounds: list[Round]) -> list[dict[str, Any]]:
     """The rounds as a trace file has them, with less of their alternatives, which are most of what is sent:
     with six digits, and without those of a token that was never judged, because they follow a text that was
-    rejected."""
+    rejected. For each token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; at most
+    1,200 are allowed (tests/web/test_visitors.py)."""
     objects = round_objects(rounds)
     for one in objects:
         for token in one["draft"]:
@@ -311,7 +310,7 @@ def _six_digits(value: float | None) -> float | None:
     return value if rounded == 1 else rounded
 
 
-def cut_output(rounds: list[wire.RoundObject], text: str) -> None:
+def cut_output(rounds: list[dict[str, Any]], text: str) -> None:
     """Cuts the output's tokens so that they join to `text`: a stop string can end a text inside a token."""
     every = (token for one in rounds for token in tokens_of(one))
     output = [token for token in every if token.get("fate") not in ("rejected", "discarded")]
@@ -322,20 +321,20 @@ def cut_output(rounds: list[wire.RoundObject], text: str) -> None:
         left -= len(token["text"])
 
 
-def tokens_of(one: wire.RoundObject) -> list[dict[str, Any]]:
+def tokens_of(one: dict[str, Any]) -> list[dict[str, Any]]:
     """The round's tokens in reading order."""
     return [*one["draft"], one["next"]] if one["next"] else one["draft"]
 
 
-def notice(kind: wire.NoticeKind, *lines: str, share: float | None = None) -> wire.Notice:
+def notice(kind: str, *lines: str, share: float | None = None) -> dict[str, Any]:
     return {"kind": kind, "text": "\n".join(lines), "share": share}
 
 
-def nothing_yet(wanted: object, name: str = "") -> wire.Measurement:
+def nothing_yet(wanted: object, name: str = "") -> dict[str, Any]:
     """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: the name
     that the measurement is followed by."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
-    kind, words = kind if kind in wire.MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
+    kind, words = kind if kind in MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
     return {"id": name, "kind": kind, "state": "waiting", **words, "share": None, "left": None}
 
 

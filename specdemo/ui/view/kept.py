@@ -24,7 +24,6 @@ from specdemo.loading.catalog import ROOT
 from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, notice
 from specdemo.ui.view.settings import Values, in_words, values_of
 from specdemo.ui.view.texts import unfinished
-from specdemo.ui.view.wire import PageMessage, Update
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
@@ -32,7 +31,7 @@ SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thre
 T = TypeVar("T")
 
 
-def json_of(update: Update) -> str:
+def json_of(update: dict[str, Any]) -> str:
     """The update as json.dumps would write it, but round by round: in one call it would keep all other
     threads waiting."""
     rest = {key: value for key, value in update.items() if key != "rounds"}
@@ -108,7 +107,7 @@ def in_each_language(make: Callable[[], T]) -> dict[str, T]:
     return words
 
 
-def with_update(message: PageMessage, update: Update) -> str:
+def with_update(message: dict[str, Any], update: dict[str, Any]) -> str:
     """The message's JSON with an update in it."""
     rest = json.dumps(message)
     return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'

@@ -6,7 +6,7 @@ Without torch and without Gradio.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
 from specdemo.events.segments import segments_of
@@ -14,7 +14,6 @@ from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
-from specdemo.ui.view.wire import Counted
 from specdemo.words.catalogue import catalogue, in_language, number, say
 from specdemo.words.message import Message
 
@@ -186,7 +185,7 @@ def in_one(words: list[str]) -> str:
     return say("said.two", first=in_one(first), second=last)
 
 
-def counted(stats: Stats) -> Counted | None:
+def counted(stats: Stats) -> dict[str, Any] | None:
     """What the server's own counters say, if they say anything."""
     server = stats.server
     if server is None or not server.drafts or not server.accepted_by_place:

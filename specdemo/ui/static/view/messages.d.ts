@@ -1,5 +1,5 @@
-// What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
-// and specdemo/events/__init__.py.
+// What the server sends: the only description of its messages. specdemo/ui/view/feed.py fills in a run's, and
+// tests/pure/test_browser_types.py compares them.
 
 /**
  * One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are null where nothing
