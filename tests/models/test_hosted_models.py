@@ -116,7 +116,7 @@ def test_the_weights_cannot_be_chosen_and_have_no_controls():
     with gr.Blocks():
         public, local = (controls(Models({"device": "cpu"}, limits)) for limits in (HOSTED, LOCAL))
     assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
-    assert set(local) - set(public) == {*WEIGHT_CHOICES, "server"}
+    assert set(local) - set(public) == {*WEIGHT_CHOICES}
     assert {*public, *UNCHOSEN} == {*CONTROL_NAMES} and {UNCHOSEN[name] for name in WEIGHT_CHOICES} == {
         AS_STARTED
     }

@@ -80,7 +80,7 @@ def words(text: str) -> SimpleNamespace:
 
 def holding(**values) -> dict:
     weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
-    return values_of(Params()) | {"pair": "embedded", "server": ""} | weights | values
+    return values_of(Params()) | {"pair": "embedded"} | weights | values
 
 
 PAIR, NEEDS = SmallPair(), Needs()

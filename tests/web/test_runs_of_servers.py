@@ -17,7 +17,6 @@ from tests.web.screen import (
     open_trace,
     run,
     saved,
-    set_field,
     tokens,
     wait_for_state,
 )
@@ -105,14 +104,3 @@ def test_what_the_server_decides_has_no_controls(page):
     open_settings(page)
     for label in ("Drafting method", "Draft length γ"):
         assert not page.get_by_label(label).is_visible()
-
-
-def test_an_address_that_is_typed_takes_the_place_of_the_pair(page):
-    with StandIn([(5,), (6,), (7,)], gamma=None, model="typed").serving() as url:
-        set_field(page, "Server", url)
-        run(page, "Once")
-        assert saved(page).pair.server.model == "typed"
-        assert page.get_by_label("Pair", exact=True).count() == 0
-        set_field(page, "Server", "host")
-        page.get_by_role("button", name="Generate").click()
-        page.locator('[data-kind="error"]').filter(has_text="Server must be an address").wait_for()

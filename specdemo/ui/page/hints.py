@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Params, words_of_row
 from specdemo.events.choices import Method
 from specdemo.events.params import GRAMMARS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
-from specdemo.servers.client import server_address
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import Values, in_words
@@ -35,8 +33,6 @@ def hints(
         most, usual = number(limits.max_new_tokens), texts["max_new_tokens"]
         texts["max_new_tokens"] = say("settings.most_here", most=most, usual=usual)
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
-    if values["server"] and needs.server:
-        texts["server"] = needs.server
     if settings.chooses_lossy(values):
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
@@ -152,11 +148,6 @@ def _warnings(
     for name in LIMITS:
         if shown.get(name, True) and settings.is_wrong_number(name, values[name], limits.largest(name)):
             yield name, allowed(name, limits.largest(name)).said()
-    if address := settings.typed_address(values):
-        try:
-            server_address(address)
-        except PairError as error:
-            yield "server", in_words(error)
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)

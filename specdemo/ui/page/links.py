@@ -103,7 +103,7 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     limits.check(messages, params)
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     weights |= {name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in weights if name in given}
-    pair = {"pair": _one_of("pair", given["pair"], pairs), "server": ""} if "pair" in given else {}
+    pair = {"pair": _one_of("pair", given["pair"], pairs)} if "pair" in given else {}
     asks = any(name in given for name in GENERATING)
     prompt = {"prompt": given["prompt"]} if "prompt" in given else {}
     values = values_of(params) | weights | pair | prompt if asks else {}

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specdemo.errors import PairError
 from specdemo.events import METHODS, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.checks import NotLetIn, name_in, read_json, short
@@ -134,8 +133,6 @@ class PageRequests:
             self.limits.check(asked, params)
 
             def link(trace: Trace) -> str:
-                if choice.server:  # an address must not name servers
-                    return ""
                 return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
 
             run = FollowedRun(self.limits, params, link, remarks, before)
@@ -218,11 +215,7 @@ class PageRequests:
     def _hints(self, values: Values) -> dict[str, dict[str, Any]]:
         """What stands beside each control and the prompt, and which are shown, as Gradio's updates."""
         choice = _choice(values)
-        try:
-            needs, pair = self.models.needs(choice), self.models.loaded(choice)
-        except PairError:  # a wrong address, of which the hints tell
-            choice = replace(choice, server=None)
-            needs, pair = self.models.needs(choice), self.models.loaded(choice)
+        needs, pair = self.models.needs(choice), self.models.loaded(choice)
         texts = hints(values, values["prompt"], needs, pair, self.limits)
         beside = {name: {"info": texts[name] or None} for name in self.names}
         beside["prompt"] = {"value": texts["prompt"], "visible": bool(texts["prompt"])}
@@ -233,12 +226,9 @@ class PageRequests:
         """The name of the pair in the controls, if a run would first load it or ask a server what it is;
         empty if not, and for what the server was started with."""
         choice = _choice(values)
-        if choice in (Choice(), Choice(self.models.default)):
+        if choice in (Choice(), Choice(self.models.default)) or self.models.loaded(choice):
             return ""
-        try:
-            return "" if self.models.loaded(choice) else str(choice.server or choice.pair)
-        except PairError:  # its own run says so
-            return ""
+        return values["pair"]
 
     def _filled(self, values: Values) -> dict[str, Any]:
         """An answer that fills the controls; those stay as they are for which there is no value."""

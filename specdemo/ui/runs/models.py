@@ -63,14 +63,12 @@ EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor has chosen. A field that is None is as the server was started. server: the address of a
-    server, in the place of the pair."""
+    """What a visitor has chosen. A field that is None is as the server was started."""
 
     pair: str | None = None
     dtype: str | None = None
     quantize: str | None = None
     quantize_drafter: str | None = None
-    server: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,6 @@ class Models:
         names = [f"{SERVER_PREFIX}{at}" if limits.hosted else None for at, _ in enumerate(keys, start=1)]
         given = [GivenServer(*one, name) for one, name in zip(keys.items(), names, strict=True)]
         self.servers = {one.name: one for one in given}
-        self.typed: dict[str, GivenServer] = {}  # servers whose addresses visitors have typed, by name
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
         if default.get("name") is None:
             given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
@@ -137,13 +134,7 @@ class Models:
         return [*self.servers, *self.arguments]
 
     def _server(self, choice: Choice) -> GivenServer | None:
-        """The server that is chosen, if one is. One that a visitor of an own page has typed gets no key but
-        that which was given for its address."""
-        if choice.server:
-            if self.limits.hosted:
-                raise PairError(about("server", "owners"))
-            typed = GivenServer(choice.server)
-            return self.servers.get(typed.name) or self.typed.get(typed.name) or typed
+        """The server that is chosen, if one is."""
         name = choice.pair or self.default
         return self.servers.get(name) if isinstance(name, str) else None
 
@@ -228,8 +219,6 @@ class Models:
     ) -> AnyPair:
         """The pair, loaded if necessary; see ModelPool.get."""
         if server := self._server(choice):
-            if choice.server and server.name not in self.servers:
-                server = self.typed.setdefault(server.name, server)
             return server.get()
         request = self.request(choice)
         try:

@@ -178,14 +178,13 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.check()
     start, left = time.monotonic(), threading.Event()
     latest: deque[tuple[Message | None, float | None]] = deque([(None, None)], maxlen=1)  # the loader's news
-    before = "server_loads" if choice.server else "pair_loads"
-    name, shown = choice.server or choice.pair or models.default, None
+    name, shown = choice.pair or models.default, None
     loading = in_thread(models.get, choice, lambda *news: latest.append(news), lambda: not left.is_set())
     try:
         while not loading.done():
             doing, share = latest[0]
             seconds = f"{time.monotonic() - start:.0f}"
-            loads = message(before, name=name, seconds=seconds)
+            loads = message("pair_loads", name=name, seconds=seconds)
             waiting = Waiting(message("loads", doing=doing, seconds=seconds) if doing else loads, share)
             if waiting != shown:
                 shown = waiting

@@ -150,7 +150,7 @@ def what_is_wrong(error: NotATrace) -> str:
 def values_of_trace(trace: Trace, weights: Values | None) -> Values:
     """What the controls hold beside a trace. weights: those of its pair; None where it cannot be chosen."""
     asked = trace.messages[-1].content if trace.messages else trace.prompt
-    chosen = {} if weights is None else {"pair": trace.pair.name, "server": "", **weights}
+    chosen = {} if weights is None else {"pair": trace.pair.name, **weights}
     return {"prompt": asked, **values_of(trace.params), **chosen}
 
 
