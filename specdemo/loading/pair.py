@@ -252,11 +252,10 @@ class Pair:
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def template_arguments(self, tools: object = None) -> tuple[str, ...] | None:
-        """The names of the arguments that the chat template reads where it is given these tools; None where
-        it cannot be read."""
+    def template_arguments(self) -> tuple[str, ...] | None:
+        """The names of the arguments that the chat template reads; None where it cannot be read."""
         try:
-            return templates.arguments_of(self.tokenizer, tools) if self.has_chat_template else None
+            return templates.arguments_of(self.tokenizer) if self.has_chat_template else None
         except (TemplateError, ValueError, RecursionError):
             return None
 

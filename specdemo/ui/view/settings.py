@@ -123,12 +123,12 @@ def _written(name: str, value: Any) -> Any:
     return value if isinstance(value, bool) or (row.kind and not row.none_is) else as_text(value)
 
 
-def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
-    """Whether the control is a number's and holds what Params would refuse. largest: see check_number."""
+def is_wrong_number(name: str, value: object) -> bool:
+    """Whether the control is a number's and holds what Params would refuse."""
     if name not in LIMITS or ((value := _read(name, value)) is None and LIMITS[name].none_is):
         return False
     try:
-        check_number(name, value, largest)
+        check_number(name, value)
     except ValueError:
         return True
     return False
