@@ -70,7 +70,7 @@ def routes(*runs: Followed) -> TestClient:
 
 
 def opened_trace() -> Followed:
-    _, kept = opened(trace(*ROUNDS).to_json().encode(), "x")
+    kept = opened(trace(*ROUNDS).to_json().encode(), "x", lambda trace: (None, {}))
     return Followed(LOCAL, name="x", kept=kept)
 
 

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,10 @@ from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
+from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair
-from specdemo.words.catalogue import say, spoken
+from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
@@ -63,7 +62,7 @@ class Followed:
 
     @property
     def seed(self) -> int | None:
-        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
+        return self.kept.params.seed if self.kept else self.feed and self.feed.trace.params.seed
 
     def keep(self) -> KeptRun | None:
         """The run so far, compressed; None before it has begun, and of a measurement."""
@@ -180,8 +179,11 @@ class FollowedRun(Followed):
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            words = in_each_language(lambda: [*self.remarks, *describe_pair(pair, self.params)])
-            self.said = lambda: {"notice": notice("note", *words[spoken()])}  # it keeps no pair in memory
+            words = {}  # of each language, since it must keep no pair in memory
+            for tag in LANGUAGES:
+                with speaking(tag):
+                    words[tag] = [*self.remarks, *describe_pair(pair, self.params)]
+            self.said = lambda: {"notice": notice("note", *words[spoken()])}
         if note := report.note:
             self.said = lambda: {"notice": notice("note", in_words(note))}
 
@@ -233,9 +235,9 @@ class FollowedMeasurement(Followed):
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
+    feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
-    return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
+    return Followed(limits, name=name, kept=kept_run(feed, values=values_of_trace(trace, weights)))
 
 
 def wrong(error: Exception) -> dict[str, Any]:

@@ -6,27 +6,26 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
+from typing import Any
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from specdemo.events.trace import Trace
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement
 from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import prompt_tokens
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, packed, read_file, values_of_trace
-from specdemo.ui.view.settings import weights_of
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, opened, values_of_trace
+from specdemo.ui.view.settings import Values, weights_of
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
@@ -143,15 +142,14 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
 
 
 TRACES = "/specdemo/traces"
-READERS = 2  # traces that are read at once
 
 
 def trace_route(models: Models, board: Board, limits: Limits) -> Route:
-    """Takes the traces that visitors open. Nothing that arrives touches the disk or is ever sent out again:
-    what is sent has been read and written anew."""
-    salt, readers = secrets.token_bytes(16), asyncio.Semaphore(READERS)
+    """Takes the traces that visitors open, one at a time. Nothing that arrives touches the disk or is ever
+    sent out again: what is sent has been read and written anew."""
+    salt, reading = secrets.token_bytes(16), asyncio.Lock()
     # One for each address, so that one address keeps others waiting for one file at most.
-    of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+    of_address: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def answer(request: Request) -> Response:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
@@ -159,7 +157,7 @@ def trace_route(models: Models, board: Board, limits: Limits) -> Route:
         body, owner = await request.body(), request_address(request.scope, limits)
         name = sha256(salt + body).hexdigest()
         if not (one := board.get(name)):
-            async with of_address.setdefault(owner, asyncio.Semaphore(READERS)), readers:
+            async with of_address.setdefault(owner, asyncio.Lock()), reading:
                 # Several can open the same file at once.
                 one = board.get(name) or await read(name, body, owner)
         if isinstance(one, str):  # browsers would log any other status as an error
@@ -168,15 +166,15 @@ def trace_route(models: Models, board: Board, limits: Limits) -> Route:
 
     async def read(name: str, body: bytes, owner: str) -> Followed | str:
         """The trace in the file, which is put on the board; or what is wrong with the file."""
-        if isinstance(opened := await read_file(body, name), str):
-            return opened
-        trace, kept = opened
+        if isinstance(kept := await asyncio.to_thread(opened, body, name, beside), str):
+            return kept
+        board.put(one := Followed(limits, owner, name, kept))
+        return one
+
+    def beside(trace: Trace) -> tuple[Any, Values]:
         known = trace.pair.name in models.names
         usual = models.loaded(Choice(trace.pair.name)) if known else None
         weights = weights_of(trace.pair, usual and usual.info) if known else None
-        tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
-        kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
-        board.put(one := Followed(limits, owner, name, kept))
-        return one
+        return getattr(usual, "tokenizer", None), values_of_trace(trace, weights)
 
     return Route(TRACES, answer, methods=["POST"])

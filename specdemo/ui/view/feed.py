@@ -106,7 +106,8 @@ class RunFeed:
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
-        update |= self.words_of(update)
+        update |= {"whose": whose(self.trace, self.recorded), "setting": setting(self.trace)}
+        update |= self._figures(finish)
         if self.link:
             update["link"] = self.link
         if self.recorded:
@@ -114,14 +115,6 @@ class RunFeed:
         if found := turns(self.trace, self.before):
             update["turns"] = found
         return update
-
-    def words_of(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        """The parts of a snapshot that are words, in the language that is spoken now."""
-        trace = self.trace
-        words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
-        if "outcome" in snapshot:
-            words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return self._figures(snapshot["finish"]) | words
 
     def _figures(self, finish: Finish | None) -> dict[str, Any]:
         """The parts of each update that are words."""
@@ -234,11 +227,6 @@ def wire_rule(name: str) -> dict[str, Any]:
     return {field: getattr(RULES[name], field) for field in fields} | words
 
 
-def words_of_outcome(trace: Trace) -> dict[str, str]:
-    no_speedup = "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
-    return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
-
-
 def outcome(trace: Trace) -> dict[str, Any]:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
@@ -251,7 +239,8 @@ def outcome(trace: Trace) -> dict[str, Any]:
         "estimates": list(map(asdict, found)),
         "best_gamma": best_gamma(found),
         "checks": checked and asdict(checked),
-        **words_of_outcome(trace),
+        "no_speedup": "" if stats.speedup_interval else why_none(stats, trace.finish),
+        "experts": experts_in_words(trace.rounds, params),
         "seconds": seconds(trace, found),
         "text": trace.text,
     }

@@ -172,11 +172,6 @@ def _as_sentence(note: Message | str) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def unfinished(trace: Trace) -> str:
-    """Of a recorded run that had not ended, a sentence that says so."""
-    return "" if trace.finish else say("said.unfinished")
-
-
 def in_one(words: list[str]) -> str:
     """The words in one: "a", "a and b"; more than two are said in pairs."""
     if len(words) < 2:
