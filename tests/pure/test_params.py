@@ -47,7 +47,7 @@ OTHERS = {
 
 
 def wrong_values(field):
-    yield from (np.array([1, 2]), *OTHERS.get(field, ()))
+    yield from (np.array([1, 2]), float("nan"), [float("inf")], {"a": float("nan")}, *OTHERS.get(field, ()))
     if field in LIMITS:
         row = LIMITS[field]
         fractions = [4.5, 4.0] if row.kind is int else []
