@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from specdemo.ui.page.frame import STATIC
-from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.kept import RECORDINGS, recorded_trace
 
 MESSAGES = (STATIC / "view" / "messages.d.ts").read_text(encoding="utf-8")
 # By interface: its parts, each with its type; the name of one that can be missing ends with "?".

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from specdemo.ui.runs.recorded import recorded_trace
+from specdemo.ui.view.kept import recorded_trace
 from specdemo.words.catalogue import say
 from tests.web.screen import (
     IN_TEXT,

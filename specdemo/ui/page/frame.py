@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 
 from specdemo.loading.catalog import WORKS
-from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view import texts
 from specdemo.ui.view.feed import MEASUREMENT_KINDS
+from specdemo.ui.view.kept import RECORDINGS, WORLDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"

@@ -17,7 +17,7 @@ from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.runs.recorded import RECORDINGS
+from specdemo.ui.view.kept import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
 from specdemo.words.catalogue import say
 from specdemo.words.message import about, refusal

@@ -33,8 +33,8 @@ from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import following_routes, hall_routes, trace_route
+from specdemo.ui.view.kept import RECORDINGS, TRACES_FOLDER, recorded_trace
 from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,
@@ -51,6 +51,7 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 RECORDED = TRACES_FOLDER / "first.json"
+STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 # Tells the page's scripts what the controls hold, by name, and puts into them what a script answers: values,
 # or Gradio's updates.
 REACH = """async (...held) => {

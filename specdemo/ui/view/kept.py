@@ -1,5 +1,5 @@
-"""Runs that have ended and trace files that visitors open, compressed as they are kept and sent. Without
-torch and without Gradio."""
+"""Runs that have ended and trace files that visitors open, compressed as they are kept and sent; and the
+recorded runs that the page shows without models. Without torch and without Gradio."""
 
 import gzip
 import json
@@ -12,12 +12,23 @@ from typing import Any
 
 from specdemo.events import ChatMessage, Params
 from specdemo.events.trace import NotATrace, Trace
+from specdemo.loading.catalog import ROOT
 from specdemo.ui.view.feed import RunFeed, conversation, notice, prompt_tokens
 from specdemo.ui.view.settings import Values, in_words, values_of
 from specdemo.words.catalogue import say, spoken
 
+# Recorded runs, in the order of the examples; tests/recorded_runs.py records them again. "greedy", "warm"
+# and "hot" are one prompt at three temperatures. "poor", "long" and "tree" differ from "warm" in one setting
+# each, and the first two are shorter. Their questions are in the catalogues, under "recorded".
+RECORDINGS = ("poor", "long", "greedy", "warm", "hot", "tree", "lookup", "ngram")
+TRACES_FOLDER = ROOT / "assets" / "traces"
+WORLDS = ROOT / "assets" / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 MAKING = threading.Lock()  # while a message is made of a run's file: one at a time, which takes much memory
+
+
+def recorded_trace(name: str) -> Trace:
+    return Trace.load(TRACES_FOLDER / f"{name}.json")
 
 
 def json_of(update: dict[str, Any]) -> str:
