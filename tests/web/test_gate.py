@@ -259,7 +259,6 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
 def never_drop() -> None:
     """A request that nobody reads keeps its place, however long a busy machine takes for the flood."""
     specdemo.ui.runs.limits.LOCAL = replace(LOCAL, listen_seconds=3_600)
-    specdemo.ui.front.calls.PLACE_SECONDS = 3_600
 
 
 def flood(url: str, requests: int) -> Counter:

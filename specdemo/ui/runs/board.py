@@ -18,7 +18,7 @@ from typing import Any
 from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Holdings, Limits
-from specdemo.ui.runs.queue import Refused, Ticket
+from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
@@ -301,19 +301,12 @@ class Board:
         self._make_room()
 
     def make_room(self, address: str) -> None:
-        """Makes room for one more request of this address. Raises Refused where the address asks for too much
-        that nobody has begun to read. Where others have more of that, the one with the most gives up a
-        place."""
+        """Makes room for one more request of this address among those that nobody has begun to read, or
+        raises Refused."""
         unread = {each: each.address for each in self.entries.values() if not (each.ended or each.was_read)}
-        held = Holdings(unread.values())
-        if held[address] < self.limits.uncollected_of_address:
-            if len(unread) < self.limits.uncollected:
-                return
-            if one := held.to_go(unread, newcomer=address):
-                one.stop()
-                del self.entries[one.name]
-                return
-        raise Refused(message("unread"))
+        if one := self.limits.make_room(address, unread, unread):
+            one.stop()
+            del self.entries[one.name]
 
     def _make_room(self) -> None:
         """Removes entries until there is room, but never the latest one, and nothing that goes on."""

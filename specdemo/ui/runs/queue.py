@@ -13,7 +13,7 @@ from math import ceil
 from statistics import mean
 from typing import Any, Literal
 
-from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, Visitor
+from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, Refused, Visitor
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
@@ -24,10 +24,6 @@ USUAL_TURN = 10.0  # s, while none has been measured
 TURN_PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
 GIVEN_UP_EARLY = message("given_up")
 CLOSING = message("closing")
-
-
-class Refused(ValueError):
-    """Raised with one sentence when a request cannot wait in line, or waits there no longer."""
 
 
 class RunQueue:
