@@ -35,7 +35,7 @@ from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for, prompts_of
 from specdemo.measure.results import work_in_words
 from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
+from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, winner
 from specdemo.ui.runs.guess import GuessRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
@@ -233,19 +233,6 @@ def settings_of_servers(kind: str, pairs: Sequence[AnyPair], params: Params) -> 
     return [Setting(name, pair, pair.check(params)) for name, pair in compared]
 
 
-# The methods that are shown at first, of the pair's own: one of each kind of drafter.
-FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
-
-
-def _about(setting: Setting) -> str:
-    """What drafts, in words; empty of a server, which drafts as it was started."""
-    if not setting.pair.runs_here:
-        return ""
-    how = feed.how_in_words(setting.params.draft_with, setting.pair.info.drafter_kind)
-    how = how or say("compare.alone")
-    return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
-
-
 def _name_on_page(setting: Setting) -> str:
     """The name with the words for what drafts in place of its label, with which the name begins; that of a
     server as it is."""
@@ -346,25 +333,16 @@ def gamma_point(row: MethodRow) -> dict[str, Any]:
 def comparison_of(
     settings: Sequence[Setting], rows: Sequence[MethodRow], as_file: dict[str, Any]
 ) -> dict[str, Any]:
-    by_name, at_once = {one.name: one for one in settings}, {row.name for row in spoken_of(rows)}
-    of_rows = [by_name[row.name] for row in rows]
-    on_page = [replace(row, name=_name_on_page(one)) for row, one in zip(rows, of_rows, strict=True)]
+    by_name = {one.name: one for one in settings}
+    on_page = [replace(row, name=_name_on_page(by_name[row.name])) for row in rows]
     table = Table(method_columns(), on_page)
     return {
         "columns": table.headings,
         "rows": table.cells,
-        "abouts": list(map(_about, of_rows)),
-        "firsts": [one.name in at_once or _is_first(one, settings[0].pair) for one in of_rows],
         "winner": winner(on_page),
         "csv": csv_of(rows),
         "json": json.dumps(as_file, indent=1, default=asdict),
     }
-
-
-def _is_first(setting: Setting, pair: AnyPair) -> bool:
-    """Whether the row is shown at first. pair: the chosen one."""
-    is_usual = setting.pair is pair and setting.params.draft_with in FIRST and not setting.params.tree
-    return is_usual or not setting.pair.runs_here
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:

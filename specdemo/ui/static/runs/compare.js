@@ -24,7 +24,6 @@ const tableContent = () => [
   h("p", { class: "notes" }, say("compare.notes")),
   measuredTable(say("compare.table")),
   h("div", { class: "keeping" },
-    h("button", { class: "all", "aria-expanded": "false" }),
     h("button", { "data-saves": "csv", disabled: true }, say("compare.csv")),
     h("button", { "data-saves": "json", disabled: true }, say("compare.json"))),
 ];
@@ -93,20 +92,7 @@ function makeTable() {
   /** @type {ComparisonTable | null} */
   let comparison = null;
   part(".keeping").addEventListener("click", save);
-  part(".all").addEventListener("click", () => {
-    const isAll = part(".all").ariaExpanded !== "true";
-    part(".all").ariaExpanded = String(isAll);
-    showRows();
-  });
   return { element, fill };
-
-  function showRows() {
-    const { firsts = [] } = comparison ?? {};
-    const isAll = part(".all").ariaExpanded === "true";
-    [...part("tbody").children].forEach((row, at) => row.toggleAttribute("hidden", !isAll && !firsts[at]));
-    part(".all").textContent = isAll ? say("compare.fewer") : say("compare.all", { count: firsts.length });
-    part(".all").hidden = firsts.every(Boolean);
-  }
 
   /**
    * @param {ComparisonTable} news
@@ -118,8 +104,7 @@ function makeTable() {
     part(".of").textContent = whose;
     part("table").setAttribute("aria-label", whose);
     part(".result").textContent = news.winner;
-    fillTable(part("table"), news.columns, news.rows, news.abouts);
-    showRows();
+    fillTable(part("table"), news.columns, news.rows);
     for (const button of buttons) button.disabled = busy;
   }
 

@@ -360,13 +360,10 @@ export interface GammaPoint {
 
 /**
  * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
- * abouts: what each row's drafter does; empty where that is not known. firsts: which rows are shown at first.
  */
 export interface ComparisonTable {
   columns: Array<string>;
   rows: Array<Array<string>>;
-  abouts: Array<string>;
-  firsts: Array<boolean>;
   winner: string;
   csv: string;
   json: string;
