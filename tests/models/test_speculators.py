@@ -134,10 +134,7 @@ def test_it_drafts_with_the_embeddings_of_a_quantised_target_which_are_not_count
 def test_the_page_takes_a_head_alone(saved, expected):
     models = Models({"name": None, "target": None, "drafter": str(saved / "head"), "device": "cpu"})
     assert models.default == f"{saved / 'target'} + {saved / 'head'}"
-    computed = models.needs(Choice())
-    pair = models.get(Choice())
-    assert_runs(pair, expected)
-    assert computed.drafter_bytes == pytest.approx(pair.bytes_held.drafter, abs=200)
+    assert_runs(models.get(Choice()), expected)
 
 
 # What the formats say

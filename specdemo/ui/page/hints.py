@@ -65,7 +65,7 @@ def _pair_line(name: str, needs: "Needs") -> str:
     """What the pair is, what has to be known before it is loaded, and that it will be slow, where it will."""
     about = CATALOGUE[name].about.said() if name in CATALOGUE else ""
     sentences = [f"{about[0].upper()}{about[1:]}."] if about else []
-    if not needs.loaded:
+    if needs.total and not needs.loaded:
         total = needs.total / 1e6
         amount = f"{number(total / 1e3, ',.1f')} GB" if total >= 1e3 else f"{number(total, ',.0f')} MB"
         where = {"memory": number(needs.memory / 1e9, ",.0f"), "device": needs.device_name}

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, with_words, without_directories
 from specdemo.loading import catalog
 from specdemo.loading.catalog import CATALOGUE, Entry
-from specdemo.loading.fetch import OnProgress, has_config, with_base
+from specdemo.loading.fetch import OnProgress
 from specdemo.loading.load import target_for
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.plan import automatic_dtype, plan_from
+from specdemo.loading.plan import automatic_dtype
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.read import read_skeleton
 from specdemo.loading.request import ROLES, PairRequest, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
@@ -73,9 +71,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a choice needs. Bytes of weights are measured if the pair is loaded, computed if its configs are
-    on this machine, and else estimated from the catalogue. If nothing is known, they are None, and the total
-    is 0."""
+    """What a choice needs. Bytes of weights are measured if the pair is loaded, and else estimated from the
+    catalogue. If nothing is known, they are None, and the total is 0."""
 
     target_bytes: int | None = None
     drafter_bytes: int | None = None
@@ -282,14 +279,6 @@ def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list
     if pair:
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
-    try:
-        parts = tuple(with_base(part, offline=True) for part in request.parts)
-        if all(has_config(part) for part in parts):
-            skeletons = [_skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in parts]
-            request = replace(request, parts=parts)
-            return list(plan_from(request, skeletons).sizes)
-    except (PairError, ValueError):  # reported when the pair is loaded
-        return []
     return _estimated_sizes(request, entry) if entry else []
 
 
@@ -302,6 +291,3 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
         for part in request.parts
     ]
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
-
-
-_skeleton = lru_cache(read_skeleton)
