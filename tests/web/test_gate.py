@@ -19,7 +19,6 @@ import gradio as gr
 import httpx
 import pytest
 
-import specdemo.ui.front.calls
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.view.feed import MEASUREMENT_KINDS

@@ -8,7 +8,7 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
@@ -35,11 +35,34 @@ NOT_STORED = {"Cache-Control": "no-store"}
 RETRY_MS = 500  # until a browser asks again after its connection was cut
 
 
+class Desk:
+    """Where files of runs are read, which takes time and memory: one at a time. Each address waits there with
+    one, so that it keeps others waiting for one at most."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Lock()
+        self.of_address: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        async with self.of_address.setdefault(address, asyncio.Lock()), self.reading:
+            yield
+
+
 def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, str], str]) -> list[Route]:
     """one_file: makes one HTML file of a run's compressed message and its language."""
+    desk = Desk()
 
     def asked_for(request: Request) -> Followed | None:
         return board.get(request.path_params["name"])
+
+    async def kept_of(request: Request, answer: Callable[[KeptRun], Response]) -> Response:
+        one = asked_for(request)
+        async with desk.turn(request_address(request.scope, board.limits)):
+            kept = await asyncio.to_thread(one.keep) if one else None
+            if kept is None:
+                return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
+            return await asyncio.to_thread(answer, kept)
 
     async def follow(request: Request) -> Response:
         """Answers with server-sent events: messages as JSON, from the round in Last-Event-ID on."""
@@ -53,13 +76,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        return await _kept(asked_for(request), lambda kept: Response(kept.message(), headers=JSON))
+        return await kept_of(request, lambda kept: Response(kept.message(), headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
             return Response(kept.trace, headers=JSON | _saved_as(kept.file_name))
 
-        return await _kept(asked_for(request), file)
+        return await kept_of(request, file)
 
     async def html(request: Request) -> Response:
         """A run as one HTML file, when it has ended."""
@@ -71,7 +94,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
             saved = _saved_as(kept.file_name.replace(".json", ".html"))
             return HTMLResponse(one_file(kept.as_recorded(), spoken()), headers=NOT_STORED | saved)
 
-        return await _kept(one, file)
+        return await kept_of(request, file)
 
     async def report(request: Request) -> Response:
         """The page that tells of a measurement."""
@@ -125,13 +148,6 @@ def _saved_as(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
-async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
-    kept = await asyncio.to_thread(one.keep) if one else None
-    if kept is None:
-        return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
-    return await asyncio.to_thread(answer, kept)
-
-
 async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     with one.reading():
@@ -145,24 +161,21 @@ TRACES = "/specdemo/traces"
 
 
 def trace_route(models: Models, board: Board, limits: Limits) -> Route:
-    """Takes the traces that visitors open, one at a time. Nothing that arrives touches the disk or is ever
-    sent out again: what is sent has been read and written anew."""
-    salt, reading = secrets.token_bytes(16), asyncio.Lock()
-    # One for each address, so that one address keeps others waiting for one file at most.
-    of_address: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    """Takes the traces that visitors open. Nothing that arrives touches the disk or is ever sent out again:
+    what is sent has been read and written anew."""
+    salt, desk = secrets.token_bytes(16), Desk()
 
     async def answer(request: Request) -> Response:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
         body, owner = await request.body(), request_address(request.scope, limits)
         name = sha256(salt + body).hexdigest()
-        if not (one := board.get(name)):
-            async with of_address.setdefault(owner, asyncio.Lock()), reading:
-                # Several can open the same file at once.
-                one = board.get(name) or await read(name, body, owner)
-        if isinstance(one, str):  # browsers would log any other status as an error
-            return JSONResponse({"wrong": one})
-        return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
+        async with desk.turn(owner):
+            # Several can open the same file at once.
+            one = board.get(name) or await read(name, body, owner)
+            if isinstance(one, str):  # browsers would log any other status as an error
+                return JSONResponse({"wrong": one})
+            return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
 
     async def read(name: str, body: bytes, owner: str) -> Followed | str:
         """The trace in the file, which is put on the board; or what is wrong with the file."""

@@ -4,7 +4,6 @@ recorded runs that the page shows without models. Without torch and without Grad
 import gzip
 import json
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +23,6 @@ RECORDINGS = ("poor", "long", "greedy", "warm", "hot", "tree", "lookup", "ngram"
 TRACES_FOLDER = ROOT / "assets" / "traces"
 WORLDS = ROOT / "assets" / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
-MAKING = threading.Lock()  # while a message is made of a run's file: one at a time, which takes much memory
 
 
 def recorded_trace(name: str) -> Trace:
@@ -66,8 +64,7 @@ class KeptRun:
 
     def message(self) -> bytes:
         """The compressed message that shows all of it, in the language that is spoken."""
-        with MAKING:
-            return _message(self, spoken())
+        return _message(self, spoken())
 
     def as_recorded(self) -> str:
         """The message's JSON as a file shows it elsewhere and on another day."""
