@@ -20,7 +20,7 @@ from specdemo.ui.front.checks import NotLetIn
 from specdemo.ui.runs.limits import HOSTED
 from tests.played import played
 
-LIMITS = replace(HOSTED, uncollected=12, uncollected_of_address=8, listen_seconds=0.3)
+LIMITS = replace(HOSTED, uncollected=12, uncollected_of_address=8)
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"
 TEXT = "one\u0085two\u2028three\u2029four \u2027\x1c\n"  # at which readers end a line
 API = "http://page/gradio_api"
@@ -90,6 +90,7 @@ async def test_the_oldest_of_the_address_with_most_loses_its_place():
 @played
 async def test_what_is_not_read_in_time_is_dropped():
     site = Site()
+    site.calls.limits = replace(LIMITS, listen_seconds=0.3)
     event = (await site.call(session_hash="slow")).json()["event_id"]
     while site.calls.calls:
         await asyncio.sleep(0.01)
