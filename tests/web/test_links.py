@@ -152,35 +152,15 @@ def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, bare
     page.close()
 
 
-def test_a_copied_link_names_the_start_run_and_brings_back_the_figure_with_its_mistake(visit, bare):
+def test_a_copied_link_names_the_start_run_and_its_tab_and_an_older_one_still_shows_them(visit, bare):
     page = visit(bare, still=True)
     wait_for_state(page, "recorded")
     assert address(page) == {}
-    page.locator('.stage [data-fate="rejected"] > b').first.click()
     page.get_by_role("tab", name="Why it is exact").click()
-    figure = page.get_by_test_id("figure")
-    figure.get_by_role("button", name="Take them from the pinned token").click()
-    page.get_by_role("tab", name="Text").click()
-    page.keyboard.press("Escape")
-    page.get_by_role("tab", name="Why it is exact").click()
-    figure.get_by_role("button", name="replace from p").click()
-    figure.get_by_role("slider", name="q of ").nth(1).press("PageUp")
-    figure.locator(".verdicts .u").press("Home")
-    before = shown_by(figure)
-    copied = copy(page, "Copied")
-    held = address(page)
-    assert copied == page.url and held["trace"] == "first" and held["tab"] == "figure" and "token" not in held
-    assert (held["figure_mistakes"], held["figure_u"]) == ("from_p", "0") and "figure_p" not in held
-    page.reload()
-    figure.get_by_role("button", name="replace from p", pressed=True).wait_for()
-    assert shown_by(figure) == before and page.url == copied
-    earlier = visit(copied.replace(held["digest"], "00000000"), still=True)
-    earlier.get_by_test_id("notice").get_by_text("was made again after this link was copied").wait_for()
-
-
-def shown_by(figure) -> list[str]:
-    tables = figure.get_by_role("table").all_text_contents()
-    return [*tables, *figure.locator(".answer, .whys, .outcome-of-one, .place").all_text_contents()]
+    assert copy(page, "Copied") == page.url and address(page) == {"trace": "first", "tab": "figure"}
+    older = visit(f"{bare}/?trace=warm&digest=0123abcd&token=1.0&tab=figure&figure_u=0.5", still=True)
+    older.locator(".stage .pinned").wait_for(state="attached")
+    assert address(older) == {"trace": "warm", "token": "1.0", "tab": "figure"}
 
 
 @pytest.fixture(scope="module")

@@ -199,9 +199,8 @@ def test_the_engine_as_it_is_fits_and_each_switch_is_told_from_it(page):
         assert panel.get_by_role("button", name=PAIR).is_disabled(), "it has no mistake in it"
     assert panel.get_attribute("data-found") is None
     assert tried(page, TINY, "likelier", "differs").startswith("Found: ")
-    assert "trials_mistake=likelier" in page.url
     turn(panel, SWITCHES[-1])  # off again
-    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0 and "trials_" not in page.url
+    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0
     assert panel.get_by_role("button", name=PAIR).is_enabled()
 
 

@@ -198,11 +198,9 @@ class PageRequests:
             return wrong(error)
         filled = link.values
         notes = [link.note] if link.note else []
-        if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
-            if link.digest not in recorded.kept.link:
-                notes.append(say("run.link_recorded_again", name=link.trace))
-            if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
-                filled = recorded.kept.values
+        if link.trace not in ("", RECORDED_RUN):  # every page shows that one at first, beside any controls
+            recorded = self.board.get(link.trace)
+            filled = recorded.kept.values if recorded and recorded.kept else filled
         values, answer = values | filled, self._filled(filled)
         asks = link.starts and self._not_loaded(values)
         if asks:

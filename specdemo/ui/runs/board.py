@@ -19,7 +19,6 @@ from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.queue import Refused, Ticket
-from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
@@ -234,7 +233,7 @@ class FollowedMeasurement(Followed):
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
+    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}"))
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
     return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
 

@@ -2,9 +2,7 @@
 them into assets/traces; their questions, and what to look at, are in the catalogues, under "recorded".
 """
 
-import json
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 from specdemo.events import Params
@@ -53,15 +51,6 @@ RECORDINGS = {
     "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", max_new_tokens=48),
     "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", max_new_tokens=52),
 }
-
-
-def digest_of(trace: Trace) -> str:
-    """Tells one recording from another of the same name: eight digits of a digest of its tokens and fates."""
-    rounds = [
-        [[(one.id, one.fate) for one in each.draft], each.next and (each.next.id, each.next.source)]
-        for each in trace.rounds
-    ]
-    return sha256(json.dumps([trace.prompt_ids, rounds]).encode()).hexdigest()[:8]
 
 
 def recorded_trace(name: str) -> Trace:

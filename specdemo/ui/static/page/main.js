@@ -59,16 +59,7 @@ export function start({ element, trigger }) {
       gamma ? { draft_with: way === "none" ? "model" : way, gamma, gamma_auto: false } : { draft_with: "none" })),
   };
   const worlds = makeWorlds(part("worlds"), server);
-  const trials = makeTrials(part("trials"), server, () => address.write());
-  const figure = makeFigure(part("figure"), reader.pinned, {
-    isOurs: () => address.isOurs(),
-    changed: () => address.changed(),
-  });
-  const address = makeAddress(RECORDED, () => {
-    const { tab = "text" } = page.dataset;
-    const set = tab === "figure" ? figure.written(run) : tab === "trials" ? trials.written() : {};
-    return { ...(tab === "text" ? {} : { tab }), ...set };
-  }, () => figure.forget());
+  const address = makeAddress(RECORDED, () => page.dataset.tab ?? "text");
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
     if (tab !== "worlds") worlds.leave();
@@ -79,12 +70,12 @@ export function start({ element, trigger }) {
     worlds,
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
-    figure,
+    figure: makeFigure(part("figure"), reader.pinned),
     gamma: makeGamma(part("gamma"), server),
     race,
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
-    trials,
+    trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
