@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { leftAfter, massAt } from "../../specdemo/ui/static/view/rules.js";
 import {
-  alternativesTo, drawnFrom, judgement, valuesOf, verdictOn, walkTo,
+  alternativesTo, drawnFrom, judgement, valuesOf, verdictOn,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
@@ -84,30 +84,6 @@ test("what comes later in the round is not given away", () => {
   assert.deepEqual(alternativesTo(rejected, "draft"), []);
   assert.doesNotMatch(verdictOn(rejected, null, "verdict"), /" d"/);
   assert.deepEqual(alternativesTo(rejected, "verdict").map(({ id }) => id), [2]);
-});
-
-// What is left of the residual is inside .568 and outside .425: a number of .8071 draws "inside", whose id is larger.
-function walked(number, shares, drawnId, more = {}) {
-  const top = shares.map(([id, share]) => [id, ` ${id}`, share * 0.5, 0, share, 0]);
-  const next = own(drawnId, { source: "resampled", residual_mass: 0.5, u: number, top, p: 0, q: 0, ...more });
-  const share = shares.find(([id]) => id === drawnId)[1];
-  Object.assign(next, { p: share * 0.5 });
-  return walkTo(linked({ ...rejection(), next }, 0).next);
-}
-
-test("a draw goes through the tokens in the order of their ids, whichever is likeliest", () => {
-  const { pieces, drawn, rest, isKnown, number } = walked(0.8071, [[90, 0.568], [40, 0.432]], 90);
-  assert.deepEqual(pieces.map(({ text }) => text), [" 40", " 90"]);
-  assert.ok(Math.abs(drawn.from - 0.432) < 1e-9 && Math.abs(drawn.to - 1) < 1e-9 && isKnown && rest === 0);
-  assert.ok(drawn.from <= number && number < drawn.to);
-});
-
-test("a draw of which too little is recorded is not drawn as if it were known", () => {
-  const little = walked(0.8071, [[90, 0.568], [40, 0.425]], 90);
-  assert.ok(little.isKnown && Math.abs(little.rest - 0.007) < 1e-9, "the number is in the part, wherever the rest is");
-  assert.equal(walked(0.428, [[90, 0.568], [40, 0.425]], 90).isKnown, false);
-  assert.equal(walked(0.5, [[90, 0.2], [40, 0.2]], 90).isKnown, false);
-  assert.equal(walkTo(accepted), null, "it was not drawn from the residual");
 });
 
 test("in a tree each guess is judged by what those before it at its place have left of p", () => {

@@ -2,7 +2,7 @@
 // test_lesson_rules.py compares.
 import { readFileSync } from "node:fs";
 import "../js/words.js";
-import { asAt, weightsOf } from "../../specdemo/ui/static/lesson/chosen.js";
+import { asAt } from "../../specdemo/ui/static/lesson/chosen.js";
 import { pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { shaped } from "../../specdemo/ui/static/lesson/shaping.js";
@@ -24,8 +24,6 @@ const places = runs.map(({ rounds, setting }) => {
     const { others, p, q, shaping, done, replacement } = place;
     const trial = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
     const own = [trial.p[place.draft] - token.p, trial.drawn[place.draft] - token.q].map(Math.abs);
-    const { order, other, middle } = asAt(token, place);
-    const drawn = () => order[pick(weightsOf(asAt(token, place), trial.replacement), other)].at;
     const isReplaced = replacedBy(token.round.next) === token;
     return {
       fate: token.fate,
@@ -36,8 +34,7 @@ const places = runs.map(({ rounds, setting }) => {
       p,
       isReplaced,
       ofNext: isReplaced ? placeAt(token.round.next)?.p : null,
-      isDrawn: replacement === null || drawn() === replacement,
-      isRuns: middle === null && other === token.round.next?.u,
+      isDrawn: replacement === null || pick(trial.replacement, asAt(token, place).other) === replacement,
     };
   });
 });

@@ -121,6 +121,5 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
         if place["isReplaced"]:
             assert place["ofNext"] == place["p"], "the replacement brings the same"
             assert place["isDrawn"], "the figure draws what the run drew"
-    assert sum(place["isRuns"] for place in rejected) > 50, "by the run's own number, where that is known"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")

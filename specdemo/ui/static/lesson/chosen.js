@@ -7,12 +7,12 @@ import { ruleOf } from "../view/rules.js";
 import { isAfterRefused } from "../view/run.js";
 import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
-import { pick, trialOf } from "./identity.js";
+import { trialOf } from "./identity.js";
 import { NEUTRAL, shaped, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
-/** @import { Others, Part, Place } from "./place.js" */
+/** @import { Others, Place } from "./place.js" */
 /** @import { Shaping } from "./shaping.js" */
 /** @typedef {"p" | "q"} Which */
 /**
@@ -28,8 +28,6 @@ import { NEUTRAL, shaped, sumOf } from "./shaping.js";
  * @property {number} draft
  * @property {number} u
  * @property {number} other the random number that draws the replacement
- * @property {Part[]} order in which the draw goes through the parts
- * @property {number | null} middle what stands for the run's own number, if where that fell is not known
  * @property {string} place where p and q are from
  */
 
@@ -58,8 +56,6 @@ export function byDefault() {
     draft,
     u,
     other,
-    order: names.map((name, at) => ({ at, name, share: 1, otherwise: 1 })),
-    middle: null,
     place: say("figure.after_default"),
   };
 }
@@ -69,15 +65,15 @@ export function byDefault() {
  * @param {Place} found its place
  * @returns {Chosen}
  */
-export function asAt(token, { names, others, p, q, done, shaping, draft, u, replacement, number, order }) {
+export function asAt(token, { names, others, p, q, done, shaping, draft, u, replacement }) {
   const where = { token: named(token) };
   const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
   const { name: rule } = ruleOf(token);
   const ofRule = rule === "speculative" ? "" : say("figure.other_rule", { rule });
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
-  const all = [...names, ...others.map((kind) => say(`figure.others.${kind}`))];
-  const chosen = {
-    names: all,
+  const number = () => middleOf(trialOf(shaped(p, shaping, done), shaped(q, shaping, done)).replacement, replacement ?? 0);
+  return {
+    names: [...names, ...others.map((kind) => say(`figure.others.${kind}`))],
     others,
     asTaken: true,
     raw: { p, q },
@@ -86,27 +82,9 @@ export function asAt(token, { names, others, p, q, done, shaping, draft, u, repl
     mistakes: new Set(),
     draft: draft ?? 0,
     u: u ?? DEFAULTS.u,
-    other: DEFAULTS.other,
-    order: order.map((part) => ({ ...part, name: part.name ?? all[part.at] })),
-    middle: null,
+    other: replacement === null ? DEFAULTS.other : number(),
     place: [say(shaping === done ? sampled : "figure.after_greedy", where), ofLeft, ofRule].filter(Boolean).join("; "),
   };
-  if (replacement === null) return chosen;
-  const weights = weightsOf(chosen, trialOf(shaped(p, shaping, done), shaped(q, shaping, done)).replacement);
-  if (number !== null && order[pick(weights, number)].at === replacement) return { ...chosen, other: number };
-  const middle = middleOf(weights, order.findIndex(({ at }) => at === replacement));
-  return { ...chosen, other: middle, middle };
-}
-
-/**
- * The parts that the number for the draw is in one of, in their order. Once p and q are no longer as they were taken, only
- * the columns are known.
- * @param {Pick<Chosen, "order" | "asTaken" | "mistakes">} chosen
- * @param {number[]} replacement of each column
- */
-export function weightsOf({ order, asTaken, mistakes }, replacement) {
-  const isKnown = asTaken && mistakes.size === 0;
-  return order.map(({ at, share, otherwise }) => replacement[at] * (isKnown ? share : otherwise));
 }
 
 /**

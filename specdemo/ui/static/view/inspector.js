@@ -8,10 +8,10 @@ import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
 import { isAfterRefused, isChosen, isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
-import { explained, fateNamed, named, quoted, sign } from "./textless.js";
+import { explained, fateNamed, named, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
-  alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
@@ -20,7 +20,7 @@ import { inLanguage, say } from "./words.js";
 /** @import { Drafted, Own, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @import { FateNow } from "./tree.js" */
-/** @import { Column, Known, Row, Walk } from "./verdict.js" */
+/** @import { Column, Known, Row } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
 // Letters, signs and numbers of a formula: "max ( p ) 0".
@@ -64,8 +64,6 @@ const content = () => [
       h("p", { class: "stands-for" }),
       h("p", { class: "verdict" })),
     h("div", { class: "judgement", role: "img" }),
-    h("div", { class: "walk", role: "img" }, h("p", { class: "u" }, h("span")), h("div", { class: "parts" })),
-    h("p", { class: "walk-how" }),
     h("details", { class: "tree", hidden: true },
       h("summary"), h("p", { class: "bars" }, h("i"), "p ", h("i"), "q"), h("div", { class: "branches" })),
     h("table", { class: "family", hidden: true }, h("caption"), h("thead"), h("tbody")),
@@ -154,7 +152,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     part(".formulas .greedy").hidden = !setting()?.greedy;
     showJudgement(token, known);
     tree.show(token, depths);
-    showWalk(known === "all" ? walkTo(token) : null, token);
     showValues(token, known);
     showLikely(token, known);
   }
@@ -199,39 +196,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
       h("p", { class: "threshold" }, h("span", {}, `${primed(judged, ruleOf(judged).symbol)} = ${writtenThreshold}`)),
       h("div", { class: "sides" }, sideOf(yes, u, 0, threshold), sideOf(no, u, threshold, 1)),
       h("p", { class: "u" }, h("span", {}, `u = ${writtenU}`)));
-  }
-
-  /**
-   * The way of a draw through the tokens, as a bar from 0 to 1; only words where too little of it is recorded.
-   * @param {Walk | null} walk
-   * @param {Token} token
-   */
-  function showWalk(walk, token) {
-    const bar = part(".walk");
-    bar.hidden = !walk?.isKnown;
-    part(".walk-how").textContent = "";
-    if (!walk) return;
-    const { number, pieces, drawn, rest, isKnown } = walk;
-    const [from, start] = apart(drawn.from, number);
-    const to = apart(drawn.to, number)[0];
-    const missing = { token: named(token), rest: digits(rest, 2), share: digits(drawn.to - drawn.from) };
-    const told = isKnown
-      ? [say("inspector.walk.how", { token: named(token), from, to }), rest ? say("inspector.walk.rest", missing) : ""]
-      : [say("inspector.walk.unknown", missing)];
-    part(".walk-how").textContent = told.filter(Boolean).join(" ");
-    if (!isKnown) return;
-    bar.style.setProperty("--u", String(number));
-    bar.setAttribute("aria-label", told[0]);
-    part(".walk .u span").textContent = start;
-    const others = rest ? [{ name: say("inspector.walk.notRecorded"), from: 1 - rest, to: 1, isDrawn: false }] : [];
-    fill(part(".parts"), [...pieces.map((piece) => ({ ...piece, name: quoted(piece) })), ...others].map((one) => {
-      const [share, { name }] = [one.to - one.from, one];
-      const kind = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
-      const title = `${name}: ${digits(one.from)}–${digits(one.to)}`;
-      const made = h("span", { class: kind, title }, share > 0.2 ? name : "");
-      made.style.flexGrow = String(share);
-      return made;
-    }));
   }
 
   /**

@@ -16,7 +16,6 @@ import { inLanguage, say } from "./words.js";
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
-/** @typedef {NonNullable<ReturnType<typeof walkTo>>} Walk */
 /**
  * How far a token's round is known: that it has this place, its draft, or the token's verdict, too, or all of it.
  * @typedef {"place" | "draft" | "verdict" | "all"} Known
@@ -35,8 +34,6 @@ import { inLanguage, say } from "./words.js";
  * @property {number | null} residual with what probability the rule drew it after the rejection here
  * @property {{ from: Column, how: string } | null} drawn
  */
-
-const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits, may be off by
 
 /**
  * The token that was rejected, if this one was drawn in its place.
@@ -367,31 +364,6 @@ export function drawnFrom(token) {
   if (isDrafted(token)) return { from: "q", how };
   const isResidual = token.fate === "resampled" && ruleOf(token).residual !== null;
   return { from: isResidual ? "residual" : "p", how };
-}
-
-/**
- * How the target's own token was drawn: as in the engine, in the order of the ids, the first token at which the sum
- * exceeds the number; the inspector and the figure "Why it is exact" show it. pieces: the recorded tokens that could be drawn, each with its end of the sum. rest: what all
- * others have together. isKnown: wherever those belong, the number is in the drawn token's piece. Null where nothing
- * was drawn or it is not recorded.
- * @param {Token} token
- */
-export function walkTo(token) {
-  if (token.fate === "prompt" || isDrafted(token) || isServed(token) || !uMatters(token) || token.u === null) return null;
-  const column = drawnFrom(token).from === "residual" ? "residual" : "p";
-  const rows = alternativesTo(token).flatMap(({ id, text, kind, [column]: share }) => (
-    id === null || !share ? [] : [{ id, text, kind, share }]
-  ));
-  let to = 0;
-  const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, kind, share }) => {
-    const from = to;
-    return { id, text, kind, from, to: (to += share), isDrawn: id === token.id };
-  });
-  const drawn = pieces.find(({ isDrawn }) => isDrawn);
-  if (!drawn) return null;
-  const rest = to > 1 - ROUNDING ? 0 : 1 - to;
-  const isKnown = token.u > drawn.from + rest - ROUNDING && token.u < drawn.to + ROUNDING;
-  return { number: token.u, pieces, drawn, rest, isKnown };
 }
 
 /**
