@@ -11,8 +11,8 @@ import { replacedBy } from "../../specdemo/ui/static/view/verdict.js";
 
 const { cases = [], runs = [] } = JSON.parse(readFileSync(0, "utf8"));
 
-const answers = cases.map(({ raw_p, raw_q, shaping, draft, u, other }) => {
-  const trial = trialOf(shaped(raw_p, shaping), shaped(raw_q, shaping));
+const answers = cases.map(({ raw_p, raw_q, temperature, draft, u, other }) => {
+  const trial = trialOf(shaped(raw_p, temperature), shaped(raw_q, temperature));
   const accepted = u < trial.accept[draft];
   return { ...trial, isAccepted: accepted, next: accepted ? null : pick(trial.replacement, other) };
 });
@@ -21,8 +21,8 @@ const places = runs.map(({ rounds, setting }) => {
   const tokens = rounds.map((round) => linked(round, setting)).flatMap(tokensOf).filter(isDrafted);
   return tokens.filter(({ fate }) => fate !== "discarded").map((token) => {
     const place = placeAt(token);
-    const { others, p, q, shaping, done, replacement } = place;
-    const trial = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
+    const { others, p, q, temperature, done, replacement } = place;
+    const trial = trialOf(shaped(p, temperature, done), shaped(q, temperature, done));
     const own = [trial.p[place.draft] - token.p, trial.drawn[place.draft] - token.q].map(Math.abs);
     const isReplaced = replacedBy(token.round.next) === token;
     return {

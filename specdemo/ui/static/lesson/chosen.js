@@ -1,5 +1,5 @@
 // @ts-check
-// What is chosen in the figure: the tokens with their p and q, the sampler, the mistakes, and one draft with its
+// What is chosen in the figure: the tokens with their p and q, the temperature, the mistakes, and one draft with its
 // random numbers. As it begins, and as a token of a run has it.
 
 import { inQuotes } from "../view/format.js";
@@ -8,12 +8,11 @@ import { isAfterRefused } from "../view/run.js";
 import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
 import { trialOf } from "./identity.js";
-import { NEUTRAL, shaped, sumOf } from "./shaping.js";
+import { shaped, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
 /** @import { Others, Place } from "./place.js" */
-/** @import { Shaping } from "./shaping.js" */
 /** @typedef {"p" | "q"} Which */
 /**
  * The figure's parts read it and set what is theirs.
@@ -22,8 +21,8 @@ import { NEUTRAL, shaped, sumOf } from "./shaping.js";
  * @property {Others[]} others the last of the names: those that stand for more than one token
  * @property {boolean} asTaken whether p and q are the pinned token's, unchanged
  * @property {Record<Which, number[]>} raw before the sampler, or after that of the run
- * @property {Shaping} done what the run's sampler has done to them
- * @property {Shaping} shaping
+ * @property {number | null} done the temperature of the run's sampler; null where p and q are before any
+ * @property {number} temperature
  * @property {Set<Mistake>} mistakes
  * @property {number} draft
  * @property {number} u
@@ -50,8 +49,8 @@ export function byDefault() {
     others: [],
     asTaken: false,
     raw: { p, q },
-    done: NEUTRAL,
-    shaping: { ...NEUTRAL },
+    done: null,
+    temperature: 1,
     mistakes: new Set(),
     draft,
     u,
@@ -65,25 +64,25 @@ export function byDefault() {
  * @param {Place} found its place
  * @returns {Chosen}
  */
-export function asAt(token, { names, others, p, q, done, shaping, draft, u, replacement }) {
+export function asAt(token, { names, others, p, q, done, temperature, draft, u, replacement }) {
   const where = { token: named(token) };
   const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
   const { name: rule } = ruleOf(token);
   const ofRule = rule === "speculative" ? "" : say("figure.other_rule", { rule });
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
-  const number = () => middleOf(trialOf(shaped(p, shaping, done), shaped(q, shaping, done)).replacement, replacement ?? 0);
+  const trial = trialOf(shaped(p, temperature, done), shaped(q, temperature, done));
   return {
     names: [...names, ...others.map((kind) => say(`figure.others.${kind}`))],
     others,
     asTaken: true,
     raw: { p, q },
     done,
-    shaping: { ...shaping },
+    temperature,
     mistakes: new Set(),
     draft: draft ?? 0,
     u: u ?? DEFAULTS.u,
-    other: replacement === null ? DEFAULTS.other : number(),
-    place: [say(shaping === done ? sampled : "figure.after_greedy", where), ofLeft, ofRule].filter(Boolean).join("; "),
+    other: replacement === null ? DEFAULTS.other : middleOf(trial.replacement, replacement),
+    place: [say(done === null ? "figure.after_greedy" : sampled, where), ofLeft, ofRule].filter(Boolean).join("; "),
   };
 }
 
@@ -92,8 +91,8 @@ export function asAt(token, { names, others, p, q, done, shaping, draft, u, repl
  * @param {Chosen} chosen
  * @param {Trial} trial
  */
-export function draftsGreedily({ shaping }, { drawn }) {
-  return shaping.temperature === 0 && drawn.includes(1);
+export function draftsGreedily({ temperature }, { drawn }) {
+  return temperature === 0 && drawn.includes(1);
 }
 
 /**

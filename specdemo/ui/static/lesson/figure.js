@@ -101,9 +101,9 @@ function build(panel, pinned) {
 
   /** Draws everything. @param {boolean} [isPulled] whether a bar is in somebody's hand: the scale stays */
   function change(isPulled = false) {
-    const { raw, shaping, done, mistakes } = chosen;
-    if (shaping.temperature > 0) mistakes.delete("soft");
-    trial = trialOf(shaped(raw.p, shaping, done), shaped(raw.q, shaping, done), mistakes, raw);
+    const { raw, temperature, done, mistakes } = chosen;
+    if (temperature > 0) mistakes.delete("soft");
+    trial = trialOf(shaped(raw.p, temperature, done), shaped(raw.q, temperature, done), mistakes, raw);
     if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
     switches.draw(trial);

@@ -5,19 +5,18 @@ import { massAt, ruleOf } from "../view/rules.js";
 import { replacementOf } from "../view/run.js";
 import { quoted } from "../view/textless.js";
 import { alternativesTo, replacedBy } from "../view/verdict.js";
-import { NEUTRAL, normalised, sumOf } from "./shaping.js";
+import { normalised, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
 /** @import { Row } from "../view/verdict.js" */
-/** @import { Shaping } from "./shaping.js" */
 /**
  * Tokens that are not listed, taken as one: those with p > q, those with p < q, or all of them.
  * @typedef {"above" | "below" | "all"} Others
  */
 /** @typedef {{ kind: Others, p: number, q: number }} Group */
 /**
- * names: of the listed tokens. others: what comes after them in p and q. done: what the run's sampler has done to these;
- * shaping: what the figure's is set to.
+ * names: of the listed tokens. others: what comes after them in p and q. done: the temperature of the run's sampler, which
+ * has made these, null where they are before it; temperature: what the figure's is set to.
  * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it. Null where
  * there is none.
  * @typedef {object} Place
@@ -25,8 +24,8 @@ import { NEUTRAL, normalised, sumOf } from "./shaping.js";
  * @property {Others[]} others
  * @property {number[]} p
  * @property {number[]} q
- * @property {Shaping} done
- * @property {Shaping} shaping
+ * @property {number | null} done
+ * @property {number} temperature
  * @property {number | null} draft
  * @property {number | null} u
  * @property {number | null} replacement
@@ -45,7 +44,7 @@ const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits,
 export function placeAt(token) {
   if (!token || token.fate === "prompt") return null;
   const alternatives = alternativesTo(token);
-  const { greedy = false, temperature = 1, top_k = 0, top_p = 1, min_p = 0 } = token.round.setting ?? {};
+  const { greedy = false, temperature = 1 } = token.round.setting ?? {};
   const isRaw = greedy && isLikeliest(alternatives, "p") && isLikeliest(alternatives, "q");
   const drafted = "place" in token ? token : replacedBy(token);
   const isSpeculative = ruleOf(token).name === "speculative";
@@ -71,19 +70,17 @@ export function placeAt(token) {
     replacement: replaced ? at(replaced.id) : null,
   };
   if (isRaw) {
-    const shaping = { ...NEUTRAL, temperature: 0 };
-    return { ...found, others: [], p: normalised(p), q: normalised(q), done: NEUTRAL, shaping };
+    return { ...found, others: [], p: normalised(p), q: normalised(q), done: null, temperature: 0 };
   }
   const mass = isSpeculative ? massAt(token) : null;
-  const done = { temperature, top_k, top_p, min_p };
   const others = othersOf(p, q, mass).filter((group) => Math.max(group.p, group.q) >= ROUNDING);
   return {
     ...found,
     others: others.map(({ kind }) => kind),
     p: normalised([...p, ...others.map((group) => group.p)]),
     q: normalised([...q, ...others.map((group) => group.q)]),
-    done,
-    shaping: done,
+    done: temperature,
+    temperature,
   };
 }
 
