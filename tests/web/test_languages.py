@@ -15,7 +15,7 @@ NOT_OURS = ", ".join(
         # what a model or a visitor wrote, and formulas
         ".stage [data-token], code, .turns, textarea, [data-testid=guess-stage] [data-token]",
         ".suggested button, [data-testid=worlds] .greedy",
-        ".measured tbody th, math, .identity h2, .identity thead",
+        ".measured tbody th, math",
         # what the server writes, in the language of the request
         ".intro, .notice, .metrics, .verdict-line, .tabs, .unfold, .legend, .keep, .whose, .playing .of",
         ".counted .of, .drafting, .threshold, .about, .language option, .replay .keys",

@@ -69,7 +69,7 @@ export function start({ element, trigger }) {
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
-    exactness: makeExactness(part("exactness"), reader.pinned),
+    exactness: makeExactness(part("exactness")),
     figure: makeFigure(part("figure"), reader.pinned),
     gamma: makeGamma(part("gamma"), server),
     race,

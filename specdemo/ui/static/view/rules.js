@@ -171,19 +171,3 @@ export function shareAt(token, p, q) {
   const [residual, mass] = [residualAt(token, p, q), massAt(token)];
   return residual === null || !mass ? null : residual / mass;
 }
-
-/**
- * How many of the same drafts each lossless rule keeps in a round, on average; null where nothing was drafted
- * or it is not recorded.
- * @param {Round[]} rounds
- */
-export function keptByBoth(rounds) {
-  const kept = rounds.flatMap((round) => round.kept ?? []);
-  if (!kept.length) return null;
-  const mean = (/** @type {number[]} */ counts) => counts.reduce((sum, one) => sum + one, 0) / counts.length;
-  return {
-    rounds: kept.length,
-    speculative: mean(kept.map(({ speculative }) => speculative)),
-    block: mean(kept.map(({ block }) => block)),
-  };
-}
