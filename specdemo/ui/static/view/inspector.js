@@ -103,7 +103,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   part(".cue").textContent = say(taps ? "inspector.cueTap" : "inspector.cuePoint");
   part(".hint").textContent = say(taps ? "inspector.hintTap" : "inspector.hintPoint");
   clear();
-  return { show, clear, followCue, shownTree: tree.shown };
+  return { show, clear, followCue };
 
   function clear() {
     setShown(false);

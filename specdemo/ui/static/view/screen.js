@@ -47,7 +47,7 @@ export function makeScreen(page, run, showOutcome) {
   makeMenu(find(page, ".all-numbers")); // it lies over the text
   part("legend").addEventListener("click", hideOrShow);
   find(page, ".to-end").addEventListener("click", text.follow);
-  return { stage, text, reader, player, headOf, showHead, pinAt, shownTree: inspector.shownTree };
+  return { stage, text, reader, player, headOf, showHead, pinAt };
 
   /**
    * @param {number | null} visible how many rounds are, where it is not the whole run that is shown
