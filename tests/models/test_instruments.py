@@ -65,7 +65,7 @@ def text_of(lane) -> str:
 
 def test_a_sampled_race_never_calls_its_two_texts_identical(models, queue):
     *_, last = measured(models, queue, asked({"kind": "race"}, Params(max_new_tokens=6)))
-    assert last["race"]["verdict"].startswith("Two texts, one distribution")
+    assert "Two texts, one distribution" in last["race"]["verdict"]
     assert "seed " in last["whose"], "one was drawn, for both lanes"
 
 

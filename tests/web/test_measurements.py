@@ -78,6 +78,7 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "ended")
     panel.get_by_text("Identical: 12 of 12 tokens, compared.").wait_for()
+    assert not page.get_by_test_id("verdict").is_visible(), "the run on the stage is another one"
     texts = [
         panel.locator(f"[data-lane='{lane}'] .stage").evaluate(
             "stage => [...stage.querySelectorAll('[data-fate]')]"

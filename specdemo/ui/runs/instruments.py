@@ -43,7 +43,7 @@ from specdemo.ui.runs.run import Link, MeasurementRequest, in_thread, prompt_in_
 from specdemo.ui.runs.trials import WorldsRequest, trials_request
 from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
-from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
+from specdemo.ui.view.texts import drafter_in_words
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
@@ -272,14 +272,9 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
         speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
-        "verdict": same_text(alone, drafted),
+        "verdict": f"{result.text} {same_text(alone, drafted)}",
         "speedup": speedup,
-        "head": {
-            "whose": say("run.this_race", whose=whose(of_race)),
-            "numbers": number_texts(of_race),
-            "verdict": result.text,
-            "tone": result.tone,
-        },
+        "tone": result.tone,
     }
 
 

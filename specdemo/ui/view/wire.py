@@ -157,24 +157,15 @@ class Lane(TypedDict):
     rounds: list[RoundObject]
 
 
-class Head(TypedDict):
-    """What stands over a panel about one run: as in Update."""
-
-    whose: str
-    numbers: dict[str, str]
-    verdict: str
-    tone: Literal["neutral", "faster", "slower", "lossy"]
-
-
 class Race(TypedDict):
     """Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in
-    words. speedup: of the second over the first, with its interval; empty where it is not known. head: of
-    the second run, measured against the first."""
+    words. speedup: of the second over the first, with its interval; empty where it is not known. tone: of the
+    verdict, as in Update."""
 
     lanes: list[Lane]
     verdict: str
     speedup: str
-    head: Head
+    tone: Literal["neutral", "faster", "slower", "lossy"]
 
 
 class GammaPoint(TypedDict):

@@ -20,7 +20,6 @@ import { makeTurns } from "../view/turns.js";
 import { makeAddress } from "./address.js";
 import { controlsHold, watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
-import { makeHeads } from "./heads.js";
 import { offerLanguages, takeHeld } from "./language.js";
 import { makeLecture } from "./lecture.js";
 import { makeNotice } from "./notice.js";
@@ -45,12 +44,11 @@ export function start({ element, trigger }) {
   const unfoldPage = () => unfold(page);
   const run = new Run(); // on the stage
   const screen = makeScreen(page, run, (visible) => {
-    heads.shown(visible);
+    screen.showHead(screen.headOf(visible));
     stage.drawn();
     address.takeWanted(screen.pinAt);
   });
   const { text, reader, player } = screen;
-  const heads = makeHeads(page, screen);
   const server = {
     measure: (/** @type {Request} */ request) => requests.begin(request),
     stop: () => requests.stop(),
@@ -61,11 +59,10 @@ export function start({ element, trigger }) {
   const worlds = makeWorlds(part("worlds"), server);
   const address = makeAddress(RECORDED, () => page.dataset.tab ?? "text");
   const selected = (/** @type {string} */ tab) => {
-    heads.selected(tab);
     if (tab !== "worlds") worlds.leave();
     address.write();
   };
-  const race = makeRace(part("race"), server, heads.raced);
+  const race = makeRace(part("race"), server);
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
@@ -98,7 +95,7 @@ export function start({ element, trigger }) {
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
   makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
   const stage = makeStage(page, run, screen, {
-    address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
+    address, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
   });
   const tour = makeTour(page, {
     run,

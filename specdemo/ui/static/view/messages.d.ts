@@ -324,25 +324,15 @@ export interface Lane {
 }
 
 /**
- * What stands over a panel about one run: as in Update.
- */
-export interface Head {
-  whose: string;
-  numbers: Record<string, string>;
-  verdict: string;
-  tone: "neutral" | "faster" | "slower" | "lossy";
-}
-
-/**
  * Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in words.
- * speedup: of the second over the first, with its interval; empty where it is not known. head: of the second
- * run, measured against the first.
+ * speedup: of the second over the first, with its interval; empty where it is not known. tone: of the verdict,
+ * as in Update.
  */
 export interface Race {
   lanes: Array<Lane>;
   verdict: string;
   speedup: string;
-  head: Head;
+  tone: "neutral" | "faster" | "slower" | "lossy";
 }
 
 /**

@@ -12,10 +12,10 @@ import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Head } from "./messages.d.ts" */
 /** @import { Reader } from "./reader.js" */
 /** @import { Run } from "./run.js" */
 /** @typedef {ReturnType<typeof makeScreen>} Screen */
+/** @typedef {Pick<Run, "whose" | "numbers" | "verdict" | "tone">} Head what stands over the panels */
 
 /**
  * @param {HTMLElement} page the frame that page/frame.py writes
