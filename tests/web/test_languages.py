@@ -13,7 +13,7 @@ TABS = ("text", "positions", "gamma", "race", "compare", "advise", "exactness", 
 NOT_OURS = ", ".join(
     (
         # what a model or a visitor wrote, and formulas
-        ".stage [data-token], code, .turns, textarea, [data-testid=guess-stage] [data-token]",
+        ".stage [data-token], code, textarea, [data-testid=guess-stage] [data-token]",
         ".suggested button, [data-testid=worlds] .greedy",
         ".measured tbody th, math",
         # what the server writes, in the language of the request

@@ -182,44 +182,30 @@ def reply(page, text: str) -> None:
     wait_for_state(page, "ended")
 
 
-def turns(page) -> list[str]:
-    return page.locator("[data-testid=turns] li").all_text_contents()
-
-
-def test_a_reply_continues_the_conversation_and_earlier_turns_open_again(visit, chat, tmp_path):
+def test_a_reply_continues_the_conversation(visit, chat, tmp_path):
     page = visit(f"{chat}/?prompt=the+cat&{CHATTING}&run=1", still=True)
     wait_for_state(page, "ended")
     first = saved(page)
-    assert first.prompt == "the cat" and turns(page) == []
+    assert first.prompt == "the cat"
     reply(page, "and then")
     second = saved(page)
     said = [("user", "the cat"), ("assistant", first.text), ("user", "and then")]
     assert [(one.role, one.content) for one in second.messages] == said
     assert on_stage(page) == recorded(second) and joined(tokens(page), *IN_TEXT) == second.text
-    assert turns(page) == [f"the cat → {first.text}"]
     reply(page, "at last")
     third = saved(page)
     assert len(third.messages) == 5 and third.messages[:3] == second.messages
-    assert turns(page) == [f"the cat → {first.text}", f"and then → {second.text}"]
-    # An earlier turn, with its rounds, and back.
-    page.locator("[data-testid=turns] button").first.click()
-    page.locator('[data-testid=turns] [aria-current="true"]').wait_for()
-    assert on_stage(page) == recorded(first) and saved(page).output_ids == first.output_ids
-    page.get_by_role("button", name="Back to the latest turn").click()
-    page.locator('[data-testid=turns] [aria-current="true"]').wait_for(state="detached")
-    assert on_stage(page) == recorded(third) and len(turns(page)) == 2
     # Its link makes the same turn again, with the conversation before it.
     query = parse_qs(urlsplit(page.url).query)
     assert len(json.loads(query["messages"][0])) == 4 and query["prompt"] == ["at last"]
     again = visit(page.url, still=True)
     wait_for_state(again, "ended")
     assert saved(again).messages == third.messages
-    assert turns(again) == turns(page) and not again.locator("[data-testid=turns] button").count()
     # So does its trace, which can be replied to.
     third.save(tmp_path / "third.json")
     open_trace(again, tmp_path / "third.json")
     wait_for_state(again, "recorded")
-    assert box(again, "Prompt").input_value() == "at last" and len(turns(again)) == 2
+    assert box(again, "Prompt").input_value() == "at last"
     reply(again, "the end")
     fourth = saved(again)
     assert len(fourth.messages) == 7 and fourth.messages[5].content == third.text
@@ -227,4 +213,4 @@ def test_a_reply_continues_the_conversation_and_earlier_turns_open_again(visit, 
     unfold(again, "Chat")
     again.get_by_label("Chat template").uncheck()
     run(again, "the cat")
-    assert not again.get_by_role("button", name="Reply").is_visible() and turns(again) == []
+    assert not again.get_by_role("button", name="Reply").is_visible()

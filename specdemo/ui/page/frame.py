@@ -38,7 +38,6 @@ FRAME = """<div class="run" data-state="empty" data-tab="text" data-first data-l
   data-recorded="{recorded}" data-works="{works}">
   <p class="intro"><span class="words">{page.introduction}</span> <button type="button" class="run-here"
     hidden>{page.run_here}</button> <button type="button" class="show-how" disabled>{tour.button}</button></p>
-  <ol class="turns" data-testid="turns" aria-label="{page.turns}" hidden></ol>
   <div class="notices"><p class="notice" data-testid="notice" role="status"></p>
     <progress max="1" aria-label="{page.loaded}" hidden></progress></div>
   <div class="outcome">

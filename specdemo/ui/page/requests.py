@@ -121,10 +121,9 @@ class PageRequests:
         values: Values,
         remarks: tuple[str, ...] = (),
         messages: tuple[ChatMessage, ...] = (),
-        before: tuple[str, ...] = (),
     ) -> PageMessage:
         """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
-        system prompt. before: see FollowedRun."""
+        system prompt."""
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
             check_prompt(prompt)
@@ -139,7 +138,7 @@ class PageRequests:
                     return ""
                 return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
 
-            run = FollowedRun(self.limits, params, link, remarks, before)
+            run = FollowedRun(self.limits, params, link, remarks)
             ticket = self._join(visitor, "run", run)
             self.board.begin(run, follow(self.models, ticket, choice, asked, params))
         except Exception as error:
@@ -153,7 +152,7 @@ class PageRequests:
         said = shown.kept.conversation if shown and shown.kept else None
         if said is None:
             return wrong(ValueError(say("run.no_conversation")))
-        return self._run(visitor, values, messages=said, before=(*shown.before, name))
+        return self._run(visitor, values, messages=said)
 
     def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> PageMessage:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""

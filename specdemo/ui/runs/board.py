@@ -36,11 +36,9 @@ class Followed:
     """Something that goes on in the server and is read by a page, or a run that has ended or was read from a
     file. session: the session of the page that asked for it. said: makes what a reader is shown of it besides
     a run's rounds, in the language that is spoken; another function whenever that is new. feed: the rounds of
-    a run that goes on. before: the names of the runs that have answered the turns before it, in a
-    conversation."""
+    a run that goes on."""
 
     session = ""
-    before: tuple[str, ...] = ()
 
     def __init__(
         self, limits: Limits, address: str = "", name: str = "", kept: KeptRun | None = None
@@ -157,15 +155,10 @@ class FollowedRun(Followed):
     asks for the run. remarks: remarks about how the run was asked for."""
 
     def __init__(
-        self,
-        limits: Limits,
-        params: Params,
-        link: Callable[[Trace], str],
-        remarks: Sequence[str] = (),
-        before: tuple[str, ...] = (),
+        self, limits: Limits, params: Params, link: Callable[[Trace], str], remarks: Sequence[str] = ()
     ) -> None:
         super().__init__(limits)
-        self.params, self.link, self.remarks, self.before = params, link, remarks, before
+        self.params, self.link, self.remarks = params, link, remarks
         self.described: object = None
 
     def _take(self, report: Waiting | RunProgress) -> None:
@@ -175,7 +168,7 @@ class FollowedRun(Followed):
         pair, trace = report.pair, report.run.trace
         if self.feed is None:
             tokenizer = getattr(pair, "tokenizer", None)  # a server has none
-            self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
+            self.feed = RunFeed(trace, tokenizer, link=self.link(trace))
         self.feed.ended = report.is_timed or report.ended
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:
@@ -281,11 +274,10 @@ class Board:
 
     def _has_ended(self, one: Followed) -> None:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
-        before are removed, so that nobody can ask for them, except for those of the same conversation."""
+        before are removed, so that nobody can ask for them."""
         if one.kept:
-            stay = (one.name, *one.before)
             for each in list(self.entries.values()):
-                if each.name not in stay and each.kept and each.session == one.session:
+                if each is not one and each.kept and each.session == one.session:
                     del self.entries[each.name]
         self._make_room()
 

@@ -48,15 +48,13 @@ class RunFeed:
     """What pages are told of one run: the rounds from one on, or a snapshot of everything.
 
     tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
-    the query of the address that asks for the run. before: the names of the runs that have answered the turns
-    before. settles: its last numbers may still change.
+    the query of the address that asks for the run. settles: its last numbers may still change.
     """
 
     trace: Trace
     tokenizer: Any = None
     recorded: bool = False
     link: str = ""
-    before: Sequence[str] = ()
     settles: bool = False
 
     def __post_init__(self) -> None:
@@ -111,8 +109,6 @@ class RunFeed:
             update["link"] = self.link
         if self.recorded:
             update["recorded"] = True
-        if found := turns(self.trace, self.before):
-            update["turns"] = found
         return update
 
     def words_of(self, snapshot: wire.Update) -> wire.Update:
@@ -149,21 +145,6 @@ class RunFeed:
         if finish:
             update["outcome"] = outcome(trace)
         return update
-
-
-def turns(trace: Trace, before: Sequence[str] = ()) -> list[wire.Turn]:
-    """The turns before the trace's own. before: see RunFeed; it names the runs of the last turns."""
-    found: list[wire.Turn] = []
-    asked = ""
-    for message in (trace.messages or ())[:-1]:
-        if message.role == "assistant":
-            found.append({"asked": asked, "answered": message.content, "run": None})
-            asked = ""
-        elif message.role == "user":
-            asked = message.content
-    for turn, name in zip(reversed(found), reversed(before), strict=False):
-        turn["run"] = name
-    return found
 
 
 def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:

@@ -102,21 +102,11 @@ class RunSetting(TypedDict):
     served: Served | None
 
 
-class Turn(TypedDict):
-    """A turn of a conversation before the run's own: what was asked and what was answered. run: the name of
-    the run that answered, where the server keeps it; else None."""
-
-    asked: str
-    answered: str
-    run: str | None
-
-
 class Update(TypedDict):
     """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
     speculation pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the
     query of the address that asks for the run. finish is None while the run goes on; with it comes the
-    outcome. recorded: the run is played from a file. counted: by the server that made it, so far. turns:
-    those before it in its conversation."""
+    outcome. recorded: the run is played from a file. counted: by the server that made it, so far."""
 
     since: int
     until: int
@@ -132,7 +122,6 @@ class Update(TypedDict):
     outcome: NotRequired[RunOutcome]
     recorded: NotRequired[bool]
     counted: NotRequired[Counted]
-    turns: NotRequired[list[Turn]]
 
 
 NoticeKind = Literal["wait", "note", "error", "recorded"]

@@ -16,7 +16,6 @@ import { makeExactness } from "../view/exactness.js";
 import { makePositions } from "../view/positions.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
-import { makeTurns } from "../view/turns.js";
 import { makeAddress } from "./address.js";
 import { controlsHold, watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
@@ -92,10 +91,9 @@ export function start({ element, trigger }) {
       fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse);
     },
   });
-  const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
   makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
   const stage = makeStage(page, run, screen, {
-    address, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
+    address, notice, tabs, changed: (isWrong) => requests.changed(isWrong),
   });
   const tour = makeTour(page, {
     run,

@@ -1,6 +1,6 @@
 // @ts-check
 // What the visitor has asked the server for, and what it answers: a run or a measurement that is awaited, goes on
-// and can be stopped, a trace that is opened, an earlier turn.
+// and can be stopped, a trace that is opened.
 
 import { find } from "../view/dom.js";
 import { TRIES, ask, follow, sentenceOf } from "../traces/traces.js";
@@ -49,7 +49,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   let measured = null;
   /** What has been measured, by its name, and its instrument. @type {Map<string, string>} */
   const instruments = new Map();
-  return { askForRun, begin, stop, opened, reopen, changed, forget, hold, resume };
+  return { askForRun, begin, stop, opened, changed, forget, hold, resume };
 
   // What the visitor asks for.
 
@@ -109,17 +109,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     if (wish !== wishes) return; // for something else meanwhile
     leave();
     stage.open(message.name ?? "", message);
-  }
-
-  /**
-   * Shows an earlier turn of the conversation again.
-   * @param {string} name
-   */
-  function reopen(name) {
-    tour.end(false);
-    wishes++;
-    leave();
-    stage.show(name);
   }
 
   // What the server answers.

@@ -8,7 +8,6 @@ import { say } from "../view/words.js";
 /** @import { PageMessage, Update } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Screen } from "../view/screen.js" */
-/** @import { Turns } from "../view/turns.js" */
 /** @import { Address } from "./address.js" */
 /** @import { Notice } from "./notice.js" */
 /** @import { Tabs } from "./tabs.js" */
@@ -24,10 +23,9 @@ export const RECORDED = "first"; // the name of the run that every page shows at
  * @param {Address} around.address
  * @param {Notice} around.notice
  * @param {Tabs} around.tabs
- * @param {Turns} around.turns
  * @param {(isWrong?: boolean) => void} around.changed called when the page shows something else; isWrong: an error
  */
-export function makeStage(page, run, { stage, text, player, headOf, showHead }, { address, notice, tabs, turns, changed }) {
+export function makeStage(page, run, { stage, text, player, headOf, showHead }, { address, notice, tabs, changed }) {
   let shown = RECORDED; // the name of the run on the stage
   let number = 0; // of what the stage shows or waits for; it grows
   let hasPlayed = false;
@@ -158,7 +156,6 @@ export function makeStage(page, run, { stage, text, player, headOf, showHead }, 
     if (result === "begun") {
       address.begin(update.link ?? "");
       begin(isOpened);
-      turns.show(shown, run.turns);
     }
     for (const token of corrected) text.rewrite(token);
     put();

@@ -268,21 +268,10 @@ export interface Counted {
 }
 
 /**
- * A turn of a conversation before the run's own: what was asked and what was answered. run: the name of the run
- * that answered, where the server keeps it; else null.
- */
-export interface Turn {
-  asked: string;
-  answered: string;
-  run: string | null;
-}
-
-/**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
  * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the
  * address that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the
- * run is played from a file. counted: by the server that made it, so far. turns: those before it in its
- * conversation.
+ * run is played from a file. counted: by the server that made it, so far.
  */
 export interface Update {
   since: number;
@@ -299,7 +288,6 @@ export interface Update {
   outcome?: RunOutcome;
   recorded?: boolean;
   counted?: Counted;
-  turns?: Array<Turn>;
 }
 
 /**

@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
+/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Update, Round as RoundOfTrace } from "./messages.d.ts" */
 /** @typedef {{ setting: RunSetting | null, isTree: boolean, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
 /**
@@ -34,8 +34,6 @@ export class Run {
   /** @type {string | null} */
   finish = null;
   recorded = false;
-  /** Of its conversation, before it. @type {Turn[]} */
-  turns = [];
 
   /** True when no further rounds will come. A trace may have been saved before its run had ended. */
   get complete() {
@@ -50,11 +48,11 @@ export class Run {
   /**
    * Begins another run.
    * @param {number} number
-   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting" | "turns">} update
+   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
    */
-  begin(number, { prompt = [], recorded = false, whose = "", setting, turns = [] }) {
+  begin(number, { prompt = [], recorded = false, whose = "", setting }) {
     const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
-    Object.assign(this, { number, prompt, recorded, whose, turns, setting: setting ?? null, ...fresh });
+    Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
   }
 
   /**
