@@ -51,7 +51,6 @@ export function start({ element, trigger }) {
   const server = {
     measure: (/** @type {Request} */ request) => requests.begin(request),
     stop: () => requests.stop(),
-    forget: (/** @type {string} */ kind) => requests.forget(kind),
     choose: (/** @type {number} */ gamma) => controlsHold(trigger, ({ draft_with: way }) => (
       gamma ? { draft_with: way === "none" ? "model" : way, gamma, gamma_auto: false } : { draft_with: "none" })),
   };
@@ -109,10 +108,7 @@ export function start({ element, trigger }) {
   const requests = makeRequests(page, run, trigger, {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
-  offerLanguages(find(page, ".language"), async () => ({
-    controls: await controlsHold(trigger),
-    ...requests.hold(), isFirst: page.hasAttribute("data-first"), at: { ...player.whereabouts(), pinned: null },
-  }));
+  offerLanguages(find(page, ".language"), () => controlsHold(trigger));
   offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
@@ -121,12 +117,10 @@ export function start({ element, trigger }) {
     tabs.select("worlds");
   }
   const held = takeHeld();
-  showLinked(page, stage, tabs, (query) => {
-    if (!held) return requests.begin({ kind: "link", query });
-    if (!held.isFirst) unfoldPage();
-    controlsHold(trigger, () => held.controls);
-    requests.resume(held, () => player.returnTo({ ...held.at, number: run.number, pinned: reader.pinned() }));
-  }, held !== null);
+  showLinked(page, stage, tabs, async (query) => {
+    await requests.begin({ kind: "link", query });
+    if (held) controlsHold(trigger, () => held);
+  });
   address.ready();
 }
 
@@ -143,9 +137,8 @@ function unfold(page) {
  * @param {Stage} stage
  * @param {Tabs} tabs
  * @param {(query: string) => void} asks
- * @param {boolean} isAgain whether the page shows again what it has shown
  */
-function showLinked(page, stage, tabs, asks, isAgain) {
+function showLinked(page, stage, tabs, asks) {
   const query = new URLSearchParams(location.search);
   if (isFramed()) {
     unfold(page);
@@ -167,7 +160,7 @@ function showLinked(page, stage, tabs, asks, isAgain) {
   const ask = () => asks(query.toString());
   // Only then, since what is wrong with it stays on the page.
   stage.show(linked).then(() => {
-    if (isFramed() && runs && !isAgain) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
+    if (isFramed() && runs) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
     else ask();
   });
 }

@@ -34,7 +34,7 @@ export function makeStage(page, run, { stage, text, player, headOf, showHead }, 
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
-  return { name: () => shown, own: () => kept?.shown ?? shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
+  return { name: () => shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
   function isFor(one) {

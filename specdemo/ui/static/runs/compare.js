@@ -80,7 +80,6 @@ export function makeCompare(panel, server) {
 
   function clear() {
     tables.clear();
-    server.forget("compare");
     fill(part(".comparisons"));
     showWhatThereIs(false);
   }

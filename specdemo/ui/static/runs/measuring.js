@@ -13,7 +13,6 @@ import { say } from "../view/words.js";
  * @typedef {object} Server
  * @property {(request: Request) => void} measure
  * @property {() => void} stop
- * @property {(kind: Measurement["kind"]) => void} forget what is not to be shown again
  */
 /** @typedef {ReturnType<typeof makeMeasuring>} Measuring */
 
