@@ -1,6 +1,5 @@
 // @ts-check
-// The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
-// stay below it until they are cleared.
+// The comparison: drafters on the same prompts, as a table that grows while they are measured.
 
 import { fill, h, saveFile, within } from "../view/dom.js";
 import { fillTable, measuredTable } from "../view/tables.js";
@@ -14,9 +13,7 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 const content = () => [
   h("div", { class: "measuring" }),
-  h("p", { class: "empty" }, say("compare.nothing")),
-  h("button", { class: "clear", hidden: true }, say("compare.clear")),
-  h("div", { class: "comparisons" }),
+  h("section", { hidden: true }, tableContent()),
 ];
 const tableContent = () => [
   h("p", { class: "result", role: "status" }),
@@ -44,9 +41,7 @@ export function makeCompare(panel, server) {
   fill(panel, content());
   const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, requests(), say("compare.what"));
-  /** By the id of the measurement. @type {Map<string, ReturnType<typeof makeTable>>} */
-  const tables = new Map();
-  part(".clear").addEventListener("click", clear);
+  const table = makeTable(part("section"));
   return { show, take };
 
   /** @param {Run} run */
@@ -58,35 +53,14 @@ export function makeCompare(panel, server) {
   function take(measurement) {
     measuring.take(measurement);
     panel.dataset.state = measurement.state;
-    const { id, comparison, whose, state } = measurement;
-    if (comparison) tableOf(id).fill(comparison, whose, isGoingOn(state));
-    showWhatThereIs(isGoingOn(state));
-  }
-
-  /** @param {string} id */
-  function tableOf(id) {
-    const table = tables.get(id) ?? makeTable();
-    if (!tables.has(id)) part(".comparisons").prepend(table.element);
-    tables.set(id, table);
-    return table;
-  }
-
-  /** @param {boolean} busy */
-  function showWhatThereIs(busy) {
-    part(".empty").hidden = tables.size > 0;
-    part(".clear").hidden = tables.size === 0;
-    part(".clear").toggleAttribute("disabled", busy);
-  }
-
-  function clear() {
-    tables.clear();
-    fill(part(".comparisons"));
-    showWhatThereIs(false);
+    const { comparison, whose, state } = measurement;
+    part("section").hidden &&= !comparison;
+    if (comparison) table.fill(comparison, whose, isGoingOn(state));
   }
 }
 
-function makeTable() {
-  const element = h("section", {}, tableContent());
+/** @param {HTMLElement} element */
+function makeTable(element) {
   const part = within(element);
   const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll("[data-saves]")]);
   /** @type {ComparisonTable | null} */
@@ -97,7 +71,7 @@ function makeTable() {
     part(".all").ariaExpanded = String(isAll);
     showRows();
   });
-  return { element, fill };
+  return { fill };
 
   function showRows() {
     const { firsts = [] } = comparison ?? {};
