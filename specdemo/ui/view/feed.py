@@ -1,9 +1,8 @@
-"""What is sent to the page: a run's rounds as wire objects, with its numbers, and how long each instrument
-would take. Without torch and without Gradio."""
+"""What is sent to the page: a run's rounds as wire objects, with its numbers. Without torch and without
+Gradio."""
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -21,13 +20,11 @@ from specdemo.events import (
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
-from specdemo.loading.catalog import others_at_hand
-from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
@@ -39,7 +36,6 @@ MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on;
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 IN_TURNS = (1, 2)  # times that each setting runs on one prompt, its rounds in turns with plain ones
 REPEATS = 5  # the same where that cannot be, or the text is too short for it
-PLAIN_IN_TURNS = 4 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
 SET_SIZE = 5  # prompts in a set
 
 
@@ -235,7 +231,6 @@ def outcome(trace: Trace) -> wire.RunOutcome:
         "best_gamma": best_gamma(found),
         "checks": checked and asdict(checked),
         **words_of_outcome(trace),
-        "seconds": seconds(trace, found),
         "text": trace.text,
     }
 
@@ -318,54 +313,3 @@ def nothing_yet(wanted: object, name: str = "") -> wire.Measurement:
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
     kind, words = kind if kind in wire.MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
     return {"id": name, "kind": kind, "state": "waiting", **words, "share": None, "left": None}
-
-
-def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
-    """How long each kind of measurement takes ("set": a comparison on a set of prompts), if its texts are as
-    long as this run's and its rounds take as long. A drafter of which nothing is known is taken to be as fast
-    as the target alone. The result is empty for a run without times."""
-    stats = trace.stats
-    if not stats.rounds or not stats.run_ms:
-        return {}
-    served = trace.pair.server is not None
-    before_ms = 0.0 if served else stats.prefill_ms
-    step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
-    own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
-    warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)
-    times = {"race": (1 + warm_up) * (own_ms + alone_ms)}
-    # Only of a target with recurrent layers it is told.
-    in_turns = not served and all(one.fed_again is None for one in trace.rounds)
-
-    def all_of(runs: Sequence[tuple[float, float]], texts: int) -> float:
-        """Runs with so many rounds and ms, each on so many texts, with plain rounds in turns."""
-        once_ms = sum(ms for _, ms in runs)
-        plain = sum(min(PLAIN_IN_TURNS * rounds, stats.tokens) for rounds, _ in runs) if in_turns else 0
-        return warm_up * once_ms + texts * (once_ms + plain * step_ms)
-
-    alone, own = (stats.tokens, alone_ms), (stats.rounds, own_ms)
-    of_lengths = []
-    for one in found:
-        if one.gamma in (*GAMMAS, trace.params.gamma) and not served:
-            rounds = stats.tokens / one.seen_tokens
-            ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
-            of_lengths.append((rounds, ms))
-    if of_lengths:
-        times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
-    others = 1 if served else _compared(trace) - 1
-    for kind, texts in (("compare", IN_TURNS[0] if in_turns else REPEATS), ("set", SET_SIZE)):
-        times[kind] = all_of([own, *others * [alone]], texts)
-    return {kind: ms / 1000 for kind, ms in times.items()}
-
-
-def _compared(trace: Trace) -> int:
-    """How many drafters a comparison would measure."""
-    params, count = trace.params, 0
-    has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
-    kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
-    # A trace does not tell what few targets have, except when it drafted.
-    for name, method in METHODS.items():
-        usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
-        if usual or params.draft_with == name:
-            grows = method.is_by_drafter and takes_tree(name, "auto") and kind and kind.drafts_trees
-            count += 2 if grows and has_trees else 1
-    return count + len(others_at_hand(trace.pair.name)) * (2 if has_trees else 1)

@@ -29,15 +29,14 @@ ChecksObject = Annotated[dict[str, Any], Checks]
 class RunOutcome(TypedDict):
     """What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup,
     why the estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the
-    estimates; None where they have no speed-up. seconds: how long each kind of measurement would take. text:
-    as it was recorded, for the page to compare with its tokens. checks: None where they are not known."""
+    estimates; None where they have no speed-up. text: as it was recorded, for the page to compare with its
+    tokens. checks: None where they are not known."""
 
     no_speedup: str
     experts: str
     estimates: list[EstimateObject]
     checks: ChecksObject | None
     best_gamma: int | None
-    seconds: dict[str, float]
     text: str
 
 

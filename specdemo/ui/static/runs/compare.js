@@ -8,7 +8,6 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { ComparisonTable, Measurement } from "../view/messages.d.ts" */
-/** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
 const content = () => [
@@ -42,12 +41,7 @@ export function makeCompare(panel, server) {
   const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, requests(), say("compare.what"));
   const table = makeTable(part("section"));
-  return { show, take };
-
-  /** @param {Run} run */
-  function show({ outcome, recorded }) {
-    measuring.foretell(recorded, outcome?.seconds.compare, outcome?.seconds.set);
-  }
+  return { take };
 
   /** @param {Measurement} measurement */
   function take(measurement) {

@@ -110,7 +110,6 @@ export function makeGamma(panel, server) {
     if (news === drawn) return;
     drawn = news;
     measuring.describe(run.rounds.some(({ isTree }) => isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
-    measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
     part(".missing").textContent = whatIsMissing(run);

@@ -12,7 +12,7 @@ import { makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { Lane, Measurement, Race } from "../view/messages.d.ts" */
-/** @import { Round, Run } from "../view/run.js" */
+/** @import { Round } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /**
  * What is said of a lane when it has finished: on its track, below it, and how that was measured.
@@ -66,13 +66,7 @@ export function makeRace(panel, server) {
   let frame = 0;
   again.addEventListener("click", playOrSkip);
   speedSelect.addEventListener("change", () => { isChosen = true; });
-  return { show, take, step: playOrSkip };
-
-  /** @param {Run} run */
-  function show({ outcome, recorded }) {
-    measuring.foretell(recorded, outcome?.seconds.race);
-    beginIfSeen();
-  }
+  return { show: beginIfSeen, take, step: playOrSkip };
 
   function beginIfSeen() {
     if (isNew && panel.offsetParent) begin();

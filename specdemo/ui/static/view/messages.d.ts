@@ -244,8 +244,8 @@ export interface Checks {
 /**
  * What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup, why the
  * estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the estimates; null
- * where they have no speed-up. seconds: how long each kind of measurement would take. text: as it was recorded,
- * for the page to compare with its tokens. checks: null where they are not known.
+ * where they have no speed-up. text: as it was recorded, for the page to compare with its tokens. checks: null
+ * where they are not known.
  */
 export interface RunOutcome {
   no_speedup: string;
@@ -253,7 +253,6 @@ export interface RunOutcome {
   estimates: Array<Estimate>;
   checks: Checks | null;
   best_gamma: number | null;
-  seconds: Record<string, number>;
   text: string;
 }
 
