@@ -3,8 +3,8 @@
 // uses one.
 
 import {
-  LINES, MEASURES, apartInWords, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor,
-  pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
+  LINES, MEASURES, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, rowInWords, rowsOf,
+  scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { around, fill, h, neighbour, svg, within } from "../view/dom.js";
 
@@ -21,7 +21,6 @@ import { makeMeasuring } from "./measuring.js";
 const content = () => [
   h("div", { class: "measuring" }),
   h("p", { class: "missing", role: "status" }),
-  h("div", { class: "elsewhere", hidden: true }, h("p"), h("ul")),
   h("div", { class: "gammas" },
     h("div", { class: "taking" },
       h("div", { class: "bests" }), h("p", { class: "unclear" }), h("p", { class: "chosen", role: "status" })),
@@ -32,8 +31,6 @@ const content = () => [
       h("li", {}, say("gamma.best"))),
     h("div", { class: "charts" },
       figure("speedup", say("gamma.speedupFigure")), figure("tokens", say("gamma.tokensFigure"))),
-    h("p", { class: "readout", "aria-hidden": "true" }),
-    h("p", { class: "apart" }),
     h("p", { class: "of" }),
     h("p", { class: "leaves-out" }, say("gamma.leavesOut")),
     h("p", { class: "experts" }),
@@ -74,10 +71,7 @@ export function makeGamma(panel, server) {
   let drawn = ""; // what is drawn now
   let tabStop = 0; // the gamma that Tab comes to
   panel.addEventListener("click", onClick);
-  panel.addEventListener("pointerover", (event) => light(gammaOf(event.target)));
-  panel.addEventListener("pointerleave", () => light(null));
   body.addEventListener("keydown", onKey);
-  body.addEventListener("focusin", (event) => light(gammaOf(event.target)));
   new ResizeObserver(drawCharts).observe(part(".charts"));
   return { show, take };
 
@@ -115,26 +109,20 @@ export function makeGamma(panel, server) {
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
     const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
-    const whatPoints = { whose: measuredOf, runs: points.length ? runsInWords(points) : "" };
-    const measured = ofThis.length ? say("gamma.measuredOf", whatPoints) : "";
-    part(".elsewhere").hidden = !run.setting || !points.length || ofThis.length > 0;
-    part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
-    fill(part(".elsewhere ul"), pointsInWords(points).map((line) => h("li", {}, line)));
+    const measured = ofThis.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) }) : "";
     part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
     part(".experts").textContent = run.outcome?.experts ?? "";
     part(".experts").hidden = !run.outcome?.experts;
-    part(".apart").textContent = apartInWords(rows);
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
     drawBests();
     drawTable();
     drawCharts();
-    light(null);
   }
 
   function drawBests() {
-    part(".unclear").textContent = unclearInWords(rows, run?.outcome?.best_gamma ?? null);
+    part(".unclear").textContent = unclearInWords(rows);
     const best = bestInWords(rows);
     fill(part(".bests"), best && h("button", { "data-gamma": best.gamma }, best.words));
   }
@@ -154,15 +142,6 @@ export function makeGamma(panel, server) {
       place.replaceChildren();
       if (place.clientWidth) place.append(drawChart(rows, measure, place.clientWidth, place.clientHeight));
     }
-  }
-
-  /** @param {number | null} gamma */
-  function light(gamma) {
-    const hint = say(run?.setting?.served ? "gamma.hintServed" : "gamma.hint");
-    part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : hint;
-    for (const lit of panel.querySelectorAll(".lit")) lit.classList.remove("lit");
-    const its = `[data-row="${gamma}"], .column[data-gamma="${gamma}"]`;
-    for (const element of panel.querySelectorAll(its)) element.classList.add("lit");
   }
 
   /** @param {MouseEvent} event */
@@ -308,5 +287,5 @@ function starAt(x, y) {
  */
 function column(row, { x, column: width, ceiling, floor }) {
   const box = { x: x(row.gamma) - width / 2, y: ceiling, width, height: floor - ceiling + 20 };
-  return svg("rect", { class: "column", "data-gamma": row.gamma, ...box });
+  return svg("rect", { class: "column", "data-gamma": row.gamma, ...box }, svg("title", {}, rowInWords(row)));
 }

@@ -121,15 +121,6 @@ export function rowInWords(row) {
 }
 
 /**
- * What was measured, each draft length in words.
- * @param {GammaPoint[]} points
- */
-export function pointsInWords(points) {
-  const row = { estimate: null, best: null, isOwn: false };
-  return points.map((point) => rowInWords({ ...row, gamma: point.gamma, point }));
-}
-
-/**
  * The points that may stand beside a run's estimates: those measured with the same pair, drafter, device and
  * sampler.
  * @param {GammaPoint[]} points
@@ -167,44 +158,13 @@ function speedupOf(row, line) {
 }
 
 /**
- * What bears on the best of the measured draft lengths: which others do not clearly differ from it, which could not
- * be timed, and what the estimate is; nothing before any was measured.
- * @param {Row[]} rows
- * @param {number | null} estimated the best by the estimates
- */
-export function unclearInWords(rows, estimated) {
-  const points = rows.flatMap(({ point }) => point ?? []);
-  const { gamma = null, alike = [] } = fastest(points) ?? {};
-  const untimed = points.filter(({ speedup }) => speedup === null).map(({ gamma }) => gamma).join(", ");
-  const sentences = [];
-  if (gamma !== null && alike.length) {
-    sentences.push(say("gamma.alike", { lengths: alike.map(nameOf).join(", "), length: nameOf(gamma) }));
-  }
-  if (untimed) sentences.push(say("gamma.untimed", { gammas: untimed }));
-  if (gamma !== null && estimated !== null) {
-    const speedup = speedupOf(rows[estimated], "seen");
-    sentences.push(say("gamma.explained", { length: nameOf(estimated), speedup }));
-  }
-  return sentences.join(" ");
-}
-
-/**
- * Why measured figures are off the estimates, where their intervals do not meet; nothing where all do. Tokens a round
- * are counted, and have no interval.
+ * Which of the measured draft lengths do not clearly differ from the best; empty where none is so.
  * @param {Row[]} rows
  */
-export function apartInWords(rows) {
-  const lengths = rows.filter((row) => {
-    const [seen, measured] = [endsOf(row, "speedup", "seen"), endsOf(row, "speedup", "measured")];
-    return row.gamma > 0 && seen && measured && (measured[1] < seen[0] || measured[0] > seen[1]);
-  });
-  const gammas = lengths.filter(({ isOwn }) => !isOwn).map(({ gamma }) => gamma).join(", ");
-  const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
-  const own = lengths.find(({ isOwn }) => isOwn);
-  if (own) sentences.push(say("gamma.apartOwn", { gamma: own.gamma }));
-  const counted = rows.some(({ estimate, point }) => estimate && point?.tokens_per_round != null);
-  if (counted) sentences.push(say("gamma.counted"));
-  return sentences.join(" ");
+export function unclearInWords(rows) {
+  const best = fastest(rows.flatMap(({ point }) => point ?? []));
+  if (!best?.alike.length) return "";
+  return say("gamma.alike", { lengths: best.alike.map(nameOf).join(", "), length: nameOf(best.gamma) });
 }
 
 /**
@@ -216,10 +176,7 @@ export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
   if (!outcome) return say("gamma.missing.unfinished");
   if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
   if (!outcome.estimates.length) {
-    if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
-    if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
-    const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
-    return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");
+    return say(rounds.some(({ isTree }) => isTree) ? "gamma.missing.tree" : "gamma.missing.unjudged");
   }
   if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
   if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return say("gamma.missing.formula");
