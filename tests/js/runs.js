@@ -61,7 +61,7 @@ export function update(since, rounds, more = {}) {
 export const PROMPT = [{ id: 7, text: "Once", fate: "prompt" }];
 
 export const SETTING = {
-  pair: "toy", draft_with: "model", gamma: 4, rule: RULES.speculative, of_rule: {}, lossy: false, greedy: false, temperature: 0.8, top_k: 0, top_p: 0.9, min_p: 0, adjusted: "", bound: false, chat: false, marks: {},
+  pair: "toy", draft_with: "model", gamma: 4, rule: RULES.speculative, of_rule: {}, lossy: false, greedy: false, temperature: 0.8, bound: false, chat: false, marks: {},
   seed: 7,
 };
 

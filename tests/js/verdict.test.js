@@ -35,7 +35,8 @@ test("the judgement is what the numbers say, to the last digit", () => {
     assert.equal(not === undefined, u < accept_prob);
     assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
   }
-  assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
+  assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0: removed by the sampler; before: 0\.30\)$/);
+  assert.match(judgement(judged({ u: 0.5, p: 0, raw_p: 0, accept_prob: 0 })), /\(p is 0, so .* never accepted\)$/);
 });
 
 test("the values are those of the token, and what it lacks is left out", () => {

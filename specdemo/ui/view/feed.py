@@ -27,8 +27,8 @@ from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.servers.software import messages_of
 from specdemo.ui.view import wire
-from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
-from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
+from specdemo.ui.view.settings import OFF, SECTIONS
+from specdemo.ui.view.texts import counted, number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
@@ -154,7 +154,7 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
 def setting(trace: Trace) -> wire.RunSetting:
     params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
-    as_set = ("draft_with", "ngram", "gamma", "temperature", "top_k", "top_p", "min_p", "chat")
+    as_set = ("draft_with", "ngram", "gamma", "temperature", "chat")
     return {
         **{name: getattr(params, name) for name in as_set},
         "manner": manner,
@@ -163,7 +163,6 @@ def setting(trace: Trace) -> wire.RunSetting:
         "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
         "greedy": params.temperature == 0,
-        "adjusted": in_one(adjusting_in_words(params)),
         "bound": field_of_grammar(params) is not None,
         "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),

@@ -73,11 +73,10 @@ class WireRule(TypedDict):
 class RunSetting(TypedDict):
     """How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come
     about, by name and in a sentence; None and empty where nothing is drafted or a server does not tell.
-    adjusted: penalties and biases in words; empty where there are none, or where only a server knows. bound:
-    whether the text has to follow a grammar of any kind. of_rule: the fields of Params that the rule uses.
-    marks: those of the chat template, by their ids, which have no text in the run. machine: the device, as
-    the pair named it. conditions: what a measurement must share to be drawn with this run. served: None for a
-    run of the engine here."""
+    bound: whether the text has to follow a grammar of any kind. of_rule: the fields of Params that the rule
+    uses. marks: those of the chat template, by their ids, which have no text in the run. machine: the device,
+    as the pair named it. conditions: what a measurement must share to be drawn with this run. served: None
+    for a run of the engine here."""
 
     draft_with: str
     manner: Manner | None
@@ -89,10 +88,6 @@ class RunSetting(TypedDict):
     lossy: bool
     greedy: bool
     temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    adjusted: str
     bound: bool
     chat: bool
     marks: dict[str, str]

@@ -11,7 +11,7 @@ import { columnHead, rowOf } from "./tables.js";
 import { explained, fateNamed, named, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
-  alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn,
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
@@ -69,7 +69,7 @@ const content = () => [
     h("table", { class: "family", hidden: true }, h("caption"), h("thead"), h("tbody")),
     h("details", { class: "formulas" }, h("summary", {}, say("inspector.formulas")), formulas()),
     h("table", { class: "likely" }, h("caption"), h("thead"), h("tbody")),
-    h("p", { class: "raw" }),
+    h("p", { class: "raw" }, say("inspector.outlines")),
     h("p", { class: "values-of" }),
     h("dl", { class: "values" }),
     h("p", { class: "drafting" })),
@@ -241,7 +241,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     });
     fill(find(likely, "thead"), h("tr", {}, h("td"), heads));
     fill(find(likely, "tbody"), rows.map((row) => tableRow(row, columns)));
-    part(".raw").textContent = token.fate === "prompt" ? "" : outlinesInWords(token, setting());
     part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
   }
 

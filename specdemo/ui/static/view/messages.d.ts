@@ -182,11 +182,11 @@ export interface Served {
 
 /**
  * How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come about, by
- * name and in a sentence; null and empty where nothing is drafted or a server does not tell. adjusted: penalties
- * and biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
- * follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of the chat
- * template, by their ids, which have no text in the run. machine: the device, as the pair named it. conditions:
- * what a measurement must share to be drawn with this run. served: null for a run of the engine here.
+ * name and in a sentence; null and empty where nothing is drafted or a server does not tell. bound: whether the
+ * text has to follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of
+ * the chat template, by their ids, which have no text in the run. machine: the device, as the pair named it.
+ * conditions: what a measurement must share to be drawn with this run. served: null for a run of the engine
+ * here.
  */
 export interface RunSetting {
   draft_with: string;
@@ -199,10 +199,6 @@ export interface RunSetting {
   lossy: boolean;
   greedy: boolean;
   temperature: number;
-  top_k: number;
-  top_p: number;
-  min_p: number;
-  adjusted: string;
   bound: boolean;
   chat: boolean;
   marks: Record<string, string>;
