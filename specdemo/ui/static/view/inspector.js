@@ -52,7 +52,6 @@ const formulas = () => [
 ];
 
 const content = () => [
-  h("p", { class: "cue" }),
   h("p", { class: "hint" }),
   h("div", { class: "facts", hidden: true },
     h("div", { class: "spoken", "aria-atomic": "true" },
@@ -99,11 +98,9 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
   part(".unpin").addEventListener("click", unpin);
   const taps = matchMedia("(pointer: coarse)").matches;
-  let isCueFollowed = false;
-  part(".cue").textContent = say(taps ? "inspector.cueTap" : "inspector.cuePoint");
   part(".hint").textContent = say(taps ? "inspector.hintTap" : "inspector.hintPoint");
   clear();
-  return { show, clear, followCue };
+  return { show, clear };
 
   function clear() {
     setShown(false);
@@ -112,14 +109,8 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
 
   /** @param {boolean} hasFacts whether there is a token to tell of */
   function setShown(hasFacts) {
-    part(".cue").hidden = hasFacts || isCueFollowed;
-    part(".hint").hidden = hasFacts || !isCueFollowed;
+    part(".hint").hidden = hasFacts;
     part(".facts").hidden = !hasFacts;
-  }
-
-  // It is not shown again.
-  function followCue() {
-    isCueFollowed = true;
   }
 
   /**
