@@ -40,7 +40,7 @@ export function allAccepted(count = 2, draft_ms = 10, verify_ms = 20) {
 export function tree() {
   const refused = { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 };
   const draft = [
-    drafted(1, { ...refused, parent: null, top: [[2, " 2", 0.5, 0.1, 0.3, 0.6]] }), drafted(2, { parent: null }),
+    drafted(1, { ...refused, parent: null }), drafted(2, { parent: null }),
     drafted(3, { fate: "discarded", u: null, parent: null }), drafted(4, { fate: "discarded", u: null, parent: 0 }),
     drafted(5, { ...refused, parent: 1 }), drafted(6, { ...refused, parent: 1 }),
   ];
