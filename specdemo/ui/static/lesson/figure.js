@@ -33,27 +33,10 @@ const content = () => [
 const HALF = 0.5; // how far the bars' scale goes while none is longer
 
 /**
- * The panel is filled when it is first looked at.
  * @param {HTMLElement} panel
  * @param {() => Token | null} pinned
  */
 export function makeFigure(panel, pinned) {
-  /** @type {ReturnType<typeof build> | null} */
-  let filled = null;
-  return { show };
-
-  /** @param {Run} run */
-  function show(run) {
-    filled ??= build(panel, pinned);
-    filled.show(run);
-  }
-}
-
-/**
- * @param {HTMLElement} panel
- * @param {() => Token | null} pinned
- */
-function build(panel, pinned) {
   fill(panel, content());
   const part = within(panel);
   const chosen = byDefault();
