@@ -7,7 +7,6 @@ import {
   scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { around, fill, h, neighbour, svg, within } from "../view/dom.js";
-
 import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";

@@ -2,7 +2,6 @@
 // What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
 
 import { fixed, times } from "./format.js";
-
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
