@@ -203,8 +203,8 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
-        in_turns = [arguments.repeats] if can_be_timed_in_turns(pairs[0]) else []
-        for so_far in compare(settings, prompts, arguments.repeats, in_turns=in_turns):
+        how = (arguments.repeats, arguments.repeats, can_be_timed_in_turns(pairs[0]))
+        for so_far in compare(settings, prompts, *how):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
                 tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")

@@ -138,7 +138,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
-    trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
+    trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto"
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
 

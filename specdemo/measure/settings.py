@@ -12,7 +12,6 @@ from specdemo.events.params import DraftTree, as_text, takes_tree
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.results import Contender
-from specdemo.measure.table import usual_tree
 from specdemo.words.message import Message, about, message, message_of
 
 EVERY = "all"  # in place of drafters: whatever is at hand
@@ -20,13 +19,11 @@ EVERY = "all"  # in place of drafters: whatever is at hand
 
 @dataclass(frozen=True)
 class Setting:
-    """One row to measure. name: the row's name, which no other row has. is_extra: whether it is left out
-    where it turns out that the pair's models cannot read its trees."""
+    """One row to measure. name: the row's name, which no other row has."""
 
     name: str
     pair: AnyPair
     params: Params
-    is_extra: bool = False
 
 
 def how_measured(pair: AnyPair, params: Params, *fields: str) -> dict[str, Any]:
@@ -49,10 +46,10 @@ def methods_at_hand(pair: Pair) -> list[str]:
 
 def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
     """One setting, which drafts chains, for each of these names in METHODS. Of several pairs, which have the
-    same target, a method that needs a drafter gives one for each pair, and another method one for the first.
-    ValueError for what a pair cannot have."""
+    same target, what drafts by the drafter alone gives one for each pair, and another method one for the
+    first. ValueError for what a pair cannot have."""
     names = list(dict.fromkeys(names))
-    by_drafter = [name for name in names if METHODS[name].needs_drafter] if len(pairs) > 1 else []
+    by_drafter = [name for name in names if METHODS[name].is_by_drafter] if len(pairs) > 1 else []
     of_each = [(pair, name) for pair in pairs for name in by_drafter]
     settings = []
     for pair, name in [*of_each, *((pairs[0], name) for name in names if name not in by_drafter)]:
@@ -65,26 +62,22 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 
 
 def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
-    """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
-    with such Params: the given ones (where there are none, the usual tree of a model) and that of `params`.
-    ValueError for one of `trees` that nothing drafts, and for that of `params` where each pair that could
-    draft it refuses it."""
+    """The settings, each followed by those with these trees and that of `params` in place of its chains, as
+    far as its pair drafts them with such Params. ValueError for one of `trees` that nothing drafts, and for
+    that of `params` where each pair that could draft it refuses it."""
     asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
     found, refused = list[Setting](), dict[DraftTree, ValueError]()
     for setting in settings:
         found.append(setting)
-        method = setting.params.draft_with
-        usual = [usual_tree(params)] if METHODS[method].is_by_drafter and not trees else []
-        for tree in dict.fromkeys([*usual, *asked]):
-            if not takes_tree(method, tree):
+        for tree in asked:
+            if not takes_tree(setting.params.draft_with, tree):
                 continue
             try:
                 own = setting.pair.check(replace(setting.params, tree=tree))
             except ValueError as error:
                 refused[tree] = error
             else:
-                name = f"{setting.name}, tree {as_text(tree)}"
-                found.append(replace(setting, name=name, params=own, is_extra=tree not in asked))
+                found.append(Setting(f"{setting.name}, tree {as_text(tree)}", setting.pair, own))
     for tree in asked:
         if any(one.params.tree == tree for one in found):
             continue

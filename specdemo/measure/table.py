@@ -13,7 +13,6 @@ from rich.text import Text
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params, drafter_label
 from specdemo.events.params import DraftTree
-from specdemo.events.speedup import SHORTEST
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import number, numeral, say, speaker_of
 
@@ -65,13 +64,7 @@ def with_interval(value: float | None, interval: tuple[float, float] | None) -> 
     return shown(value) if interval is None else f"{shown(value)} ({'–'.join(map(shown, interval))})"
 
 
-WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
-
-
-def usual_tree(params: Params) -> DraftTree:
-    """The tree that is measured beside the chains of a drafter that is a model. When greedy the one that
-    grows brought most tokens; else one whose children are drawn, as deep as a usual chain (engine/README)."""
-    return (2, 1, 1, 1) if params.temperature else "auto"
+WARM_UP_TOKENS = 16  # tokens that each setting writes before it is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +97,11 @@ class MethodRow:
 def is_untimed(row: MethodRow) -> bool:
     """Whether the machine was too busy for a speed-up."""
     return row.speedup_interval is not None and row.speedup is None
+
+
+def is_too_short(row: MethodRow) -> bool:
+    """Whether its texts are too short for a speed-up, where the target alone is measured, too."""
+    return row.draft_with != "none" and row.speedup_interval is None
 
 
 def csv_of(rows: Sequence[MethodRow]) -> str:
@@ -195,13 +193,13 @@ def winner(rows: Sequence[MethodRow]) -> str:
         return _sentence("only", rows[0])
     if len(drafters) == len(rows):
         return _sentence("so_far", rows[0])
-    if any(row.speedup_interval is None for row in drafters):
-        return f"{_sentence('so_far', drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
-    timed = [row for row in drafters if not is_untimed(row)]
+    if all(map(is_too_short, drafters)):
+        return f"{_sentence('so_far', drafters[0])} {_speak('too_short')}"
+    timed = [row for row in drafters if row.speedup is not None]
     if not timed:
         return _sentence("untimed", max(drafters, key=lambda row: row.tokens_per_round))
     sentences = _of_timed(timed)
-    if untimed := len(drafters) - len(timed):
+    if untimed := sum(map(is_untimed, drafters)):
         sentences.append(_speak("untimed_others", count=untimed))
     return " ".join(filter(None, sentences))
 

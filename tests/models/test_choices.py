@@ -104,7 +104,7 @@ def test_a_run_and_what_is_told_of_it(pair):
 
 
 def test_the_comparison(pair):
-    *_, last = compare(settings_for([pair], ["stutter", "none"], PARAMS), [PROMPT], repeats=1)
+    *_, last = compare(settings_for([pair], ["stutter", "none"], PARAMS), [PROMPT], 1, 1, False)
     assert {row.name for row in last.rows} == {"stutterer", "target alone"}
     assert "the stutterer" in winner(last.rows).lower()
     race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")

@@ -57,5 +57,3 @@ def test_a_race_takes_two_runs_after_two_warm_ups_and_what_is_not_known_takes_no
     assert warm_up < 1 and seconds(trace, found)["race"] == pytest.approx((1 + warm_up) * both_ms / 1000)
     assert set(seconds(trace, [])) == {"race", "compare", "set"}
     assert seconds(replace(trace, stats=replace(stats, rounds=0)), found) == {}
-    older = replace(trace, pair=replace(trace.pair, drafter_kind="medusa"))
-    assert seconds(older, found)["compare"] < seconds(trace, found)["compare"], "it is asked for no trees"

@@ -79,19 +79,18 @@ class ComparisonRequest(MeasurementRequest):
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         settings, is_race = self.settings(pairs), self.kind == "race"
         prompts = prompts_for(pairs[0], feed.SET_SIZE) if self.is_set else [self.prompt]
-        repeats = 1 if is_race or self.is_set else feed.REPEATS
-        in_turns = feed.IN_TURNS[:1] if self.is_set else feed.IN_TURNS
-        if is_race or not all(map(can_be_timed_in_turns, pairs)):
-            in_turns = ()
-        news: dict[str, Any] = {"whose": self.whose(pairs, repeats, in_turns), "share": 0.0}
-        news["text"] = say("run.warming_up")
+        in_turns = not is_race and all(map(can_be_timed_in_turns, pairs))
+        most = 1 if is_race else feed.REPEATS
+        least = 1 if in_turns or self.is_set else most
+        whose = self.whose(pairs, least, in_turns)
+        news: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
         yield news
-        how = {"is_stopped": lambda: ticket.is_over, "in_turns": in_turns}
-        for so_far in compare(settings, prompts, repeats, **how):
+        how = (most if in_turns else least, least, in_turns, lambda: ticket.is_over)
+        for so_far in compare(settings, prompts, *how):
             share = max(news["share"], so_far.share)  # another pass can make it smaller
             news = news | {"share": share} | self._measured(settings, prompts, so_far)
-            if in_turns and so_far.repeats > in_turns[-1]:  # runs were too short to be timed in turns
-                news["whose"] = self.whose(pairs, repeats, ())
+            if in_turns and so_far.is_too_short:
+                news["whose"] = say("run.too_short", whose=whose)
             if so_far.rows and so_far.measuring:
                 measuring = next(one for one in settings if one.name == so_far.measuring)
                 name = _name_on_page(measuring) if self.kind == "compare" else measuring.name
@@ -119,7 +118,7 @@ class ComparisonRequest(MeasurementRequest):
             params = replace(params, exit_layer=0)
         return with_trees(settings_for(pairs, methods_at_hand(pair), params), params)
 
-    def whose(self, pairs: Sequence[AnyPair], repeats: int, in_turns: Sequence[int]) -> str:
+    def whose(self, pairs: Sequence[AnyPair], repeats: int, in_turns: bool) -> str:
         """What is compared and how often, in words."""
         info, params = pairs[0].info, self.params
         if self.kind != "race" and not info.server:  # each row has its own length or tree

@@ -21,7 +21,7 @@ from specdemo.events import (
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
@@ -37,8 +37,7 @@ from specdemo.words.catalogue import say
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
-IN_TURNS = (1, 2)  # times that each setting runs on one prompt, its rounds in turns with plain ones
-REPEATS = 5  # the same where that cannot be, or the text is too short for it
+REPEATS = 5  # times that each setting runs on one prompt where it cannot be timed in turns, and at most
 PLAIN_IN_TURNS = 4 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
 SET_SIZE = 5  # prompts in a set
 
@@ -371,20 +370,16 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
     if of_lengths:
         times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
     others = 1 if served else _compared(trace) - 1
-    for kind, texts in (("compare", IN_TURNS[0] if in_turns else REPEATS), ("set", SET_SIZE)):
+    for kind, texts in (("compare", 1 if in_turns else REPEATS), ("set", SET_SIZE)):
         times[kind] = all_of([own, *others * [alone]], texts)
     return {kind: ms / 1000 for kind, ms in times.items()}
 
 
 def _compared(trace: Trace) -> int:
     """How many drafters a comparison would measure."""
-    params, count = trace.params, 0
-    has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
-    kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
+    count = 0
     # A trace does not tell what few targets have, except when it drafted.
     for name, method in METHODS.items():
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
-        if usual or params.draft_with == name:
-            grows = method.is_by_drafter and takes_tree(name, "auto") and kind and kind.drafts_trees
-            count += 2 if grows and has_trees else 1
-    return count + len(others_at_hand(trace.pair.name)) * (2 if has_trees else 1)
+        count += usual or trace.params.draft_with == name
+    return count + len(others_at_hand(trace.pair.name))
