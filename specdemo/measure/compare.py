@@ -162,10 +162,7 @@ def rows_of(
     count = max(1, min(map(len, texts.values())))
     used = [(one, texts[one.name][:count]) for one in settings if texts[one.name]]
     alone = next((own for one, own in used if one.params.draft_with == "none"), [])
-    if in_turns and alone:
-        timings = _by_turns(used)
-    else:
-        timings = [_by_rounds(own, alone) for _, own in used]
+    timings = _by_turns(used) if in_turns and alone else [_by_rounds(own, alone) for _, own in used]
     rows = [_row(*one, alone, timing) for one, timing in zip(used, timings, strict=True)]
     return sorted(rows, key=lambda row: (is_untimed(row), -row.tokens_per_second))
 

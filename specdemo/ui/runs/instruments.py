@@ -35,7 +35,7 @@ from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for, prompts_of
 from specdemo.measure.results import work_in_words
 from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
+from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, winner
 from specdemo.ui.runs.guess import GuessRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
@@ -345,7 +345,7 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 def comparison_of(
     settings: Sequence[Setting], rows: Sequence[MethodRow], as_file: dict[str, Any]
 ) -> wire.ComparisonTable:
-    by_name, at_once = {one.name: one for one in settings}, {row.name for row in spoken_of(rows)}
+    by_name, at_once = {one.name: one for one in settings}, {row.name for row in rows[:3]}
     of_rows = [by_name[row.name] for row in rows]
     on_page = [replace(row, name=_name_on_page(one)) for row, one in zip(rows, of_rows, strict=True)]
     table = Table(method_columns(), on_page)
