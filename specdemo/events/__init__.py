@@ -276,28 +276,6 @@ def kept_tokens(a_round: Round) -> Iterator[Judged | Next]:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStats:
-    """What a server's own counters added up to while the run went on. alone: whether that was this run's
-    doing only, as far as the counters can tell; other visitors' requests count in them, too.
-
-    drafts: how many drafts were judged; drafted, accepted: tokens; accepted_by_place: how many drafts were
-    accepted up to this place of the draft and beyond. The times are those of this request, and None unless
-    it was the only one that ended meanwhile: waiting, reading the prompt, generating, all together; and
-    network_ms is what the run took longer than that here."""
-
-    alone: bool
-    drafts: Count | None
-    drafted: Count | None
-    accepted: Count | None
-    accepted_by_place: Annotated[tuple[Count, ...], FIRST] = ()
-    queue_ms: Amount | None = None
-    prefill_ms: Amount | None = None
-    decode_ms: Amount | None = None
-    total_ms: Amount | None = None
-    network_ms: Amount | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Stats:
     """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None.
 
@@ -312,8 +290,8 @@ class Stats:
     target's distribution and the one that the token was drawn from. None of a lossless rule.
 
     Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
-    first token on; server: what the server itself has counted. drafted, rejected and what follows from them
-    are None where the server does not tell how much it drafts.
+    first token on. drafted, rejected and what follows from them are None where the server does not tell how
+    much it drafts.
     """
 
     tokens: Count
@@ -338,7 +316,6 @@ class Stats:
     distance: Amount | None = None
     made: Count | None = None
     arrival_ms: Amount | None = None
-    server: ServerStats | None = None
 
     @property
     def run_ms(self) -> float:

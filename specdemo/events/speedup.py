@@ -20,7 +20,7 @@ from operator import mul
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles
 
-from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats, is_tree
+from specdemo.events import LIMITS, ExpertsRead, Round, Stats, is_tree
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -300,18 +300,6 @@ def estimates(
             formula = by_formula / (1 + cost)
         ends = (seen * off[0], seen * off[1]) if gamma and seen is not None and off else None
         rows.append(Estimate(gamma, by_formula, formula, tokens, seen, ends))
-    return rows
-
-
-def counted_estimates(server: ServerStats | None) -> list[Estimate]:
-    """The estimates from a server's own counters, where its rounds do not tell how much was drafted: tokens a
-    round, which need only the share of drafts that were accepted up to each place."""
-    if server is None or not server.drafts or not server.accepted_by_place:
-        return []
-    rows = [Estimate(0, None, None, 1.0, None, None)]
-    for gamma, accepted in enumerate(server.accepted_by_place, 1):
-        tokens = rows[-1].seen_tokens + accepted / server.drafts
-        rows.append(Estimate(gamma, None, None, tokens, None, None))
     return rows
 
 

@@ -125,9 +125,8 @@ class Trace:
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
-        counted = reduce(metrics.after_round, rounds, metrics.fresh())
+        self.stats = reduce(metrics.after_round, rounds, metrics.fresh())
         self.rounds, self.revised = rounds, True
-        self.stats = replace(counted, server=self.stats.server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted

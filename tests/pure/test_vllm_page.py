@@ -124,7 +124,7 @@ async def test_a_run_that_fails_before_the_page_has_seen_it_begin_keeps_its_roun
     models, run = models_with(urls[0]), FollowedRun(LOCAL, GREEDY, lambda trace: "")
     ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
     models.get()
-    drafting.behave(judge_more=1)
+    drafting.behave(detailed=True, tells={"per_step_drafted": [3, 1, 2, 2]})
     enter = ticket.enter
     ticket.enter = lambda *given: (enter(*given), ticket.done.exception(60))
     run.begin(follow(models, ticket, Choice(), "Once", GREEDY))

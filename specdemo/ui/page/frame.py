@@ -139,7 +139,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         "tabs": tabs,
         "panels": panels,
         "headline": _number(texts.HEADLINE),
-        "others": "".join(map(_number, (*texts.OTHER_NUMBERS, *texts.SERVER_NUMBERS))),
+        "others": "".join(map(_number, texts.OTHER_NUMBERS)),
         "legend": "".join(_legend_entry(fate) for fate in texts.FATES if fate != "prompt"),
         "moves": "".join(_move(*move) for move in MOVES),
         "speeds": "".join(f'<option value="{one}"></option>' for one in SPEEDS),  # player.js names them
@@ -166,14 +166,11 @@ def _say(key: str) -> str:
 
 def _number(key: str) -> str:
     """One number of the frame. The Tab key comes to the first number, and arrow keys to the others. Some
-    numbers are for runs of the engine or of a server only, and some have other words there, which the scripts
-    put in."""
+    numbers are for runs of the engine only, and some have other words for a server's, which the scripts put
+    in."""
     tab_index = 0 if key in (texts.HEADLINE, texts.OTHER_NUMBERS[0]) else -1
-    only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
-    name, definition = (
-        _say(f"served.own_numbers.{key}.{part}" if only == "server" else f"run.numbers.{key}.{part}")
-        for part in PARTS
-    )
+    only = "engine" if key in texts.ENGINE_ONLY else ""
+    name, definition = (_say(f"run.numbers.{key}.{part}") for part in PARTS)
     served_name, served_definition = (_words("served", f"served.numbers.{key}.{part}") for part in PARTS)
     return (
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'

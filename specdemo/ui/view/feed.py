@@ -23,7 +23,7 @@ from specdemo.events import (
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
-from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
+from specdemo.events.speedup import Estimate, best_gamma, checks, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.loading.catalog import others_at_hand
@@ -31,7 +31,7 @@ from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
-from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
+from specdemo.ui.view.texts import in_one, number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
@@ -143,8 +143,6 @@ class RunFeed:
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
         update: wire.Update = {"since": since, "until": until, "finish": finish, "rounds": rounds}
-        if counts := counted(trace.stats):
-            update["counted"] = counts
         if finish:
             update["outcome"] = outcome(trace)
         return update
@@ -245,7 +243,7 @@ def outcome(trace: Trace) -> wire.RunOutcome:
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
     own = params.gamma if isinstance(params.gamma, int) and trace.pair.server is None else None
-    found = estimates(trace.rounds, stats, at_once, longest, own) or counted_estimates(stats.server)
+    found = estimates(trace.rounds, stats, at_once, longest, own)
     found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
     checked = checks(trace.rounds, stats, params.gamma)
     return {

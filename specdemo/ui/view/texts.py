@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
+from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, words_of_row
 from specdemo.events.segments import segments_of
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
-from specdemo.ui.view.wire import Counted
 from specdemo.words.catalogue import catalogue, in_language, number, say
 from specdemo.words.message import Message
 
@@ -29,9 +28,8 @@ FATES = tuple(WORDS["run"]["fates"])
 HIDEABLE = ("rejected", "discarded")
 
 # By run.numbers.NAME; the first one stands beside the sentence. served.numbers has those with other words in
-# a server's run, and served.own_numbers those that only such a run has.
+# a server's run.
 HEADLINE, *OTHER_NUMBERS = WORDS["run"]["numbers"]
-SERVER_NUMBERS = tuple(WORDS["served"]["own_numbers"])
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
     *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
@@ -108,7 +106,9 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
         "segments": _segments(trace) or "–",
     }
-    return numbers if trace.pair.server is None else numbers | served_numbers(trace)
+    if trace.pair.server is not None and stats.rejected is None:
+        numbers["acceptance_rate"] = say("served.not_told")
+    return numbers
 
 
 def _segments(trace: Trace) -> str:
@@ -186,14 +186,6 @@ def in_one(words: list[str]) -> str:
     return say("said.two", first=in_one(first), second=last)
 
 
-def counted(stats: Stats) -> Counted | None:
-    """What the server's own counters say, if they say anything."""
-    server = stats.server
-    if server is None or not server.drafts or not server.accepted_by_place:
-        return None
-    return {"alone": server.alone, "drafts": server.drafts, "by_place": list(server.accepted_by_place)}
-
-
 def drafting_in_words(server: ServerInfo) -> str:
     if server.gamma == 0:
         return say("served.nothing_drafted")
@@ -207,15 +199,6 @@ def server_in_words(server: ServerInfo) -> str:
     version = printable(server.version) if server.version else say("served.version_not_told")
     parallel = f", {printable(server.parallel)}" if server.parallel else ""
     return f"{printable(server.software)} {version}{parallel}"
-
-
-def served_numbers(trace: Trace) -> dict[str, str]:
-    """The numbers of a server's run that differ from those of the engine, as the page writes them."""
-    stats, not_told, numbers = trace.stats, say("served.not_told"), {}
-    for name in SERVER_NUMBERS:
-        ms = stats.server and getattr(stats.server, name.removeprefix("server_"))
-        numbers[name] = not_told if ms is None else f"{number(ms, ',.0f')} ms"
-    return numbers | ({"acceptance_rate": not_told} if stats.rejected is None else {})
 
 
 def printable(text: str) -> str:

@@ -48,15 +48,6 @@ class Served(TypedDict):
     gamma: int | None
 
 
-class Counted(TypedDict):
-    """What a server's counters added up to during a run. alone: whether that was this run's doing only.
-    drafts: how many were judged; by_place: how many were accepted up to each place."""
-
-    alone: bool
-    drafts: int
-    by_place: list[int]
-
-
 class WireRule(TypedDict):
     """What judged a run's drafts: its row in events/choices.py, and the row's words."""
 
@@ -115,8 +106,7 @@ class Update(TypedDict):
     """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
     speculation pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the
     query of the address that asks for the run. finish is None while the run goes on; with it comes the
-    outcome. recorded: the run is played from a file. counted: by the server that made it, so far. turns:
-    those before it in its conversation."""
+    outcome. recorded: the run is played from a file. turns: those before it in its conversation."""
 
     since: int
     until: int
@@ -131,7 +121,6 @@ class Update(TypedDict):
     link: NotRequired[str]
     outcome: NotRequired[RunOutcome]
     recorded: NotRequired[bool]
-    counted: NotRequired[Counted]
     turns: NotRequired[list[Turn]]
 
 

@@ -209,12 +209,15 @@ export function apartInWords(rows) {
 
 /**
  * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
- * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
+ * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting">>} run
  */
-export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
+export function whatIsMissing({ complete, rounds, outcome, setting }) {
   if (!complete) return say("gamma.missing.goesOn");
   if (!outcome) return say("gamma.missing.unfinished");
-  if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
+  if (setting?.served) {
+    if (outcome.estimates.length) return say("gamma.missing.served");
+    return say(rounds.some(isUntold) ? "gamma.missing.untold" : "gamma.missing.unjudged");
+  }
   if (!outcome.estimates.length) {
     if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
     if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
@@ -224,21 +227,6 @@ export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
   if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
   if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return say("gamma.missing.formula");
   return say("gamma.missing.speedup", { why: String(outcome.no_speedup) });
-}
-
-/**
- * The same of a server's run.
- * @param {Round[]} rounds
- * @param {boolean} estimated
- * @param {boolean} alone whether the server's counters counted this run only
- */
-function missingOfServed(rounds, estimated, alone) {
-  const untold = rounds.some(isUntold);
-  if (!estimated) return say(untold ? "gamma.missing.untold" : "gamma.missing.unjudged");
-  const sentences = [say("gamma.missing.served")];
-  if (untold) sentences.push(say("gamma.missing.counters"));
-  if (untold && !alone) sentences.push(say("gamma.missing.others"));
-  return sentences.join(" ");
 }
 
 /**

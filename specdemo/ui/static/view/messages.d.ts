@@ -258,16 +258,6 @@ export interface RunOutcome {
 }
 
 /**
- * What a server's counters added up to during a run. alone: whether that was this run's doing only. drafts: how
- * many were judged; by_place: how many were accepted up to each place.
- */
-export interface Counted {
-  alone: boolean;
-  drafts: number;
-  by_place: Array<number>;
-}
-
-/**
  * A turn of a conversation before the run's own: what was asked and what was answered. run: the name of the run
  * that answered, where the server keeps it; else null.
  */
@@ -281,8 +271,7 @@ export interface Turn {
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
  * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the
  * address that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the
- * run is played from a file. counted: by the server that made it, so far. turns: those before it in its
- * conversation.
+ * run is played from a file. turns: those before it in its conversation.
  */
 export interface Update {
   since: number;
@@ -298,7 +287,6 @@ export interface Update {
   link?: string;
   outcome?: RunOutcome;
   recorded?: boolean;
-  counted?: Counted;
   turns?: Array<Turn>;
 }
 

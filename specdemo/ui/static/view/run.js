@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
+/** @import { Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
 /** @typedef {{ setting: RunSetting | null, isTree: boolean, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
 /**
@@ -29,8 +29,6 @@ export class Run {
   setting = null;
   /** What is known when the run has ended. @type {RunOutcome | null} */
   outcome = null;
-  /** What the server that made it has counted. @type {Counted | null} */
-  counted = null;
   /** @type {string | null} */
   finish = null;
   recorded = false;
@@ -53,7 +51,7 @@ export class Run {
    * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting" | "turns">} update
    */
   begin(number, { prompt = [], recorded = false, whose = "", setting, turns = [] }) {
-    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
+    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, finish: null };
     Object.assign(this, { number, prompt, recorded, whose, turns, setting: setting ?? null, ...fresh });
   }
 
@@ -81,7 +79,6 @@ export class Run {
     this.verdict = update.verdict;
     this.tone = update.tone;
     this.outcome = update.outcome ?? null;
-    this.counted = update.counted ?? null;
     return { result: same ? "continued" : "begun", corrected };
   }
 
