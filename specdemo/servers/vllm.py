@@ -30,14 +30,10 @@ VARIES = (
     "are not known: start it with --per-request-spec-decode-metrics detailed"
 )
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
-METHOD = AliasPath("vllm_config", "speculative_config", "method")
 
 
-class _Names(BaseModel):
-    """method: of drafting, which vLLM tells where it was started with VLLM_SERVER_DEV_MODE=1."""
-
-    version: str | None = None
-    method: software.Word | None = Field(None, validation_alias=METHOD)
+class _Version(BaseModel):
+    version: str
 
 
 class Counted(NamedTuple):
@@ -228,11 +224,9 @@ class Vllm(ServedPair):
     kind, answers = "vLLM", VllmAnswer
 
     def look(self) -> None:
-        for path in ("/version", "/server_info?config_format=json"):
-            with suppress(ValidationError):
-                names = _Names.model_validate_json(self.client.glance(path) or b"")
-                self.version = self.version or (names.version and readable(names.version)[:40])
-                self.method = names.method and readable(names.method)
+        with suppress(ValidationError):
+            told = _Version.model_validate_json(self.client.glance("/version") or b"")
+            self.version = readable(told.version)[:40]
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
         for _ in range(PROBES):
             answer = self.probed()
@@ -247,7 +241,6 @@ class Vllm(ServedPair):
             self.method = "none"
             return
         self.notes += [] if self.always else [NO_COUNTERS if self.longest is None else VARIES]
-        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
 
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
         body: Body = {
@@ -268,10 +261,6 @@ class Vllm(ServedPair):
         return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
     def faults(self, params: Params) -> Iterator[Message]:
-        if params.min_p and params.temperature and self.drafts:
-            yield about("min_p", "servers_min_p", software=self.kind)
-        if params.logit_bias and self.drafts:
-            yield about("logit_bias", "servers_bias", software=self.kind)
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
 

@@ -58,7 +58,7 @@ def server(request, python, tmp_path_factory):
     of = request.cls
     drafting = of.drafting and {"num_speculative_tokens": GAMMA, **of.drafting}
     log = tmp_path_factory.mktemp("log") / f"{of.name}.txt"
-    with serving(python, log, drafting, *of.options, variables=of.variables) as address:
+    with serving(python, log, drafting, *of.options) as address:
         yield Server(load_pair(server=address, server_key=of.key), address, of.key)
 
 
@@ -68,7 +68,6 @@ class OfEachServer:
     name: str
     drafting: dict[str, Any] | None = None
     options: tuple[str, ...] = ()
-    variables: dict[str, str] = {}
     key: str | None = None
     gamma, method = GAMMA, None
 
@@ -168,8 +167,6 @@ class TestEagle3(OfEachServer):
         *("--per-request-spec-decode-metrics", "detailed"),
         *("--api-key", key),
     )
-    variables = {"VLLM_SERVER_DEV_MODE": "1"}
-    method = "eagle3"
 
     @pytest.mark.parametrize("key", [None, "another-key"])
     def test_a_wrong_key_and_none_are_told_in_a_sentence(self, server, key):

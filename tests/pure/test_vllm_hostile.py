@@ -214,19 +214,12 @@ def test_a_server_that_cannot_be_used_is_refused_in_a_sentence(served, settings,
     assert len(told) < 1_000
 
 
-def test_what_a_server_tells_of_itself_is_shown_on_one_line_and_left_out_where_it_cannot_be_read(served):
+def test_a_version_is_shown_on_one_line_and_left_out_where_it_cannot_be_read(served):
     server, pair = served
-    config = {"speculative_config": {"method": "\x1b[31m\u202eeagle"}, "parallel_config": None}
-    version = {"version": "\x1b[2J0.32" + "x" * 100}
-    for of_version, of_config, expected in (
-        (json.dumps(version), json.dumps({"vllm_config": config}), ("?[2J0.32" + "x" * 32, "?[31m?eagle")),
-        ('{"version": 3}', '{"vllm_config": 3}', (None, None)),
-        ("[" * 100_000, "[" * 100_000, (None, None)),
-    ):
-        server.answers["/version"] = answer(of_version.encode())
-        server.answers["/server_info?config_format=json"] = answer(of_config.encode())
-        told = load_pair(server=pair.client.address).server
-        assert (told.version, told.method) == expected
+    version = json.dumps({"version": "\x1b[2J0.32" + "x" * 100})
+    for told, expected in ((version, "?[2J0.32" + "x" * 32), ('{"version": 3}', None), ("[" * 100_000, None)):
+        server.answers["/version"] = answer(told.encode())
+        assert load_pair(server=pair.client.address).server.version == expected
 
 
 RUNNING = "vllm:num_requests_running 1\n"
@@ -302,7 +295,7 @@ def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence
     long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
     with pytest.raises(ServerError, match="500: x{300}$"):
         Client("http://host")._content(long, 9)
-    with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
+    with pytest.raises(ServerError, match="cannot be reached: "):
         load_pair(server=f"http://{'a' * 70}.com")
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
     with pytest.raises(ServerError, match="no more threads"):

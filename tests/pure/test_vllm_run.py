@@ -166,9 +166,7 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
         ({"gamma": 7}, "servers_own"),
         ({"draft_with": "lookup"}, "servers_own"),
         ({"tree": (2, 1)}, "servers_own_empty"),
-        ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
         ({"regex": "a+"}, "grammar_not_sent"),
-        ({"logit_bias": {3: 1}}, "servers_bias"),
     ):
         with refused(key, field=next(iter(change))):
             stream(pair, "Once", replace(SHORT, **change))
@@ -232,11 +230,10 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     ("given", "words"),
     [
         ({"server": 8000}, "server"),
-        ({"server": "http://"}, "begins with http"),
-        ({"server": "http://[::1"}, "cannot be read"),
-        ({"server": "http://me:secret@host"}, "a name or a password"),
-        ({"server": "http://host/?key=1"}, "without"),
-        ({"server": "http://ho\nst"}, "server"),
+        *(
+            ({"server": f"http://{rest}"}, "server must be a server's address")
+            for rest in ("", "[::1", "me:secret@host", "host/?key=secret", "host:secret", "ho\nst", "host:0")
+        ),
         ({"name": "embedded", "server": "http://host:8000"}, "server must be given alone"),
         ({"server_key": "secret"}, "server_key"),
         *(({"server": NOBODY, "server_key": key}, "the key") for key in ("", " ", "a\nb", "schlüssel")),
@@ -254,9 +251,7 @@ KEY = "s3cret-of-\\the'server"
 def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     caplog.set_level(logging.DEBUG)
     server = StandIn(key=KEY, model=f"{'x' * 190}{KEY}")
-    names = {"version": f"{'x' * 25}{KEY}", "vllm_config": {"speculative_config": {"method": KEY}}}
-    told = (200, {}, json.dumps(names).encode())
-    server.answers |= {"/version": told, "/server_info?config_format=json": told}
+    server.answers["/version"] = (200, {}, json.dumps({"version": f"{'x' * 25}{KEY}"}).encode())
     with server.serving() as url:
         with pytest.raises(ServerError, match="refuses the key, or wants one") as caught:
             load_pair(server=url)
@@ -303,6 +298,6 @@ def test_a_certificate_is_checked(tmp_path):
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
-    trusted = pytest.raises(ServerError, match="has no certificate that can be trusted")
+    trusted = pytest.raises(ServerError, match="cannot be reached: .*CERTIFICATE")
     with StandIn().serving(context) as url, trusted:
         load_pair(server=url)
