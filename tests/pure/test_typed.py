@@ -76,13 +76,12 @@ def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot(
     assert all("typed_no_draft_temperature" in notes(server, warm) for server in LACKED)
 
 
-def test_a_confidence_is_typed_where_it_can_be_with_what_it_means_there():
-    sure = but(CHOICE, confidence=0.4)
-    assert into("llama.cpp", sure).command.endswith("--spec-draft-p-min 0.4")
-    assert "typed_p_min" in notes("llama.cpp", sure)
-    assert "typed_p_min_dspark" in notes("llama.cpp", sure | {"kind": "dspark"})
-    assert "typed_no_confidence" in notes("vLLM", sure) and "typed_no_confidence" not in notes("vLLM", CHOICE)
-    assert "typed_no_confidence" not in notes("vLLM", but(sure, draft_with="lookup")), "it has none"
+def test_a_confidence_is_not_typed_which_is_said():
+    for server in LACKED:
+        assert "typed_no_confidence" in notes(server, but(CHOICE, confidence=0.4)) - notes(server, CHOICE)
+        assert "typed_no_confidence" not in notes(server, but(chosen("lookup"), confidence=0.4)), (
+            "it has none"
+        )
 
 
 def test_what_a_server_cannot_do_is_not_asked_of_it():
