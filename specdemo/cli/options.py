@@ -155,7 +155,7 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     add("--prompts", metavar="FILE", help=prompts)
     add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORKS)})")
     add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
-    add("--report", metavar="FILE.html", help="save a page with all that was measured")
+    add("--report", metavar="FILE.html", help="save a page with what was measured")
 
 
 def check_advise_options(arguments: Namespace) -> None:

@@ -1,6 +1,5 @@
-"""The advice in words, as text, as JSON, and as a page that keeps all that was measured. Without torch."""
+"""The advice in words, as text, as JSON, and as a page. Without torch."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
@@ -24,7 +23,6 @@ from specdemo.measure.results import (
     CheckTime,
     Measured,
     Recommendation,
-    to_object,
     work_in_words,
 )
 from specdemo.measure.table import Column, Table, shown, with_interval
@@ -180,9 +178,9 @@ def advice_object(measured: Measured) -> dict[str, Any]:
     counted = {"setting": of_all.best and asdict(of_all.best), "break_even_rows": even}
     counted["requests"] = list(map(asdict, requests))
     rows = list(map(asdict, settings_table(measured).rows))
-    kept = to_object(replace(measured, samples=(), probes=()))
-    del kept["samples"], kept["probes"]
-    return {"recommendation": by_work, "rows": rows, "concurrent": counted, **kept}
+    how = asdict(replace(measured, samples=(), probes=()))
+    del how["samples"], how["probes"]
+    return {"recommendation": by_work, "rows": rows, "concurrent": counted, **how}
 
 
 def page_of(measured: Measured) -> str:
@@ -194,7 +192,6 @@ def page_of(measured: Measured) -> str:
         head=head_in_words(measured),
         notes=said(measured.notes),
         measured=measured,
-        kept=json.dumps(to_object(measured)).replace("<", "\\u003c"),
         language=spoken(),
         say=say,
     )

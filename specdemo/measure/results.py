@@ -1,7 +1,7 @@
 """What the adviser measures and what comes of it. Without torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from specdemo.words.catalogue import say
 from specdemo.words.message import Message
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
-SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
 OWN = "own"  # that of one's own prompts
 PROBED = 8  # tokens of the drafts from which lengths are estimated
@@ -185,7 +184,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured, and how, which is what a report keeps. quantize: of target and drafter. params:
+    """All that was measured, and how. quantize: of target and drafter. params:
     what all texts were written with, but for draft_with and gamma. probes: the texts with long drafts, of
     which the estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work
     of which more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are
@@ -216,21 +215,3 @@ class Measured:
         """The kinds of work of which it is said what to set: those that were asked for, and where there are
         several, all of it."""
         return [*self.works, *([ALL] if len(self.works) > 1 else [])]
-
-
-def to_object(measured: Measured) -> dict[str, Any]:
-    texts = {name: list(map(_text_object, getattr(measured, name))) for name in ("probes", "samples")}
-    return {"schema": SCHEMA, **asdict(replace(measured, probes=(), samples=())), **texts}
-
-
-def _text_object(one: Sample) -> dict[str, Any]:
-    """Times are means of a turn's rounds."""
-    turns = [
-        {
-            "plain_ms": turn.plain_ms,
-            "drafted": fmean(each.drafted for each in turn.fast),
-            "ms": fmean(each.ms for each in turn.fast),
-        }
-        for turn in one.turns
-    ]
-    return {**asdict(replace(one, turns=())), "turns": turns}

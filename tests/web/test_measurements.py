@@ -164,7 +164,7 @@ def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):
     wait_for_state(page, "advise", "stopped")
     assert panel.locator(".advised dt").count() == 1
     report = downloaded(page, panel, "Save report")
-    assert report.startswith("<!doctype html>") and "specdemo.advice/1" in report
+    assert report.startswith("<!doctype html>") and "python -m specdemo advise" in report
 
 
 def trials_of(page):
