@@ -102,10 +102,6 @@ class LoadError(PairError):
     """The request was right, but loading failed (broken files, no connection, no memory)."""
 
 
-class CannotReadTrees(PairError):
-    """A run was to draft trees, and one of the pair's models does not read them."""
-
-
 class TookTooLong(LoadError):
     """Loading has not ended in time. It may go on, and end well."""
 

@@ -19,7 +19,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.tree import tree_of
-from specdemo.errors import CannotReadTrees, PairError, failure, no_mistakes
+from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     METHODS,
     Finish,
@@ -399,7 +399,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
             readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
             for role, lm in readers:
                 if isinstance(lm, CachedLM) and not lm.reads_branches():  # heads are this project's own
-                    raise CannotReadTrees(about("tree", "tree_forward", who=message(f"the_{role}")))
+                    raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
     beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step
     setup.make_room(longest + beyond)
     eos = frozenset() if params.ignore_eos else pair.eos

@@ -9,7 +9,6 @@ from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from specdemo.errors import CannotReadTrees
 from specdemo.events import METHODS, Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.measure.checks import check_times
@@ -170,13 +169,9 @@ class _Advising:
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
         work = self.measured.works[0]
-        for _, contender in list(self.drafting.values()):
+        for _, contender in self.drafting.values():
             yield self.progress(message("advice_warming_up", name=contender.name))
-            try:
-                self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
-            except CannotReadTrees as error:
-                del self.drafting[contender.name]
-                self.add(notes=[message("advice_left_out", name=contender.name, why=message_of(error))])
+            self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
 
     def check(self) -> Iterator[Progress]:
         yield self.progress(message("advice_checking"))
@@ -294,7 +289,7 @@ class _Advising:
     def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
         """One text. Stopped if it was not written to its end."""
         (own, _), (work, number) = self.drafting[setting.contender], place
-        gamma = setting.gamma or own.params.gamma
-        params = replace(own.params, gamma=gamma, max_new_tokens=min(most, own.params.max_new_tokens))
+        most = min(most, own.params.max_new_tokens)
+        params = replace(own.params, gamma=setting.gamma, max_new_tokens=most)
         text = run_in_turns(own.pair, self.prompts[work][number], params, self.is_over)
         return sample_of(work, number, setting, text)

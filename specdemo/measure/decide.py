@@ -42,9 +42,6 @@ Beside = Literal["recommended", "alike", "slower"]
 def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> dict[Candidate, float]:
     """The estimated speed-ups of all draft lengths, from texts with drafts of up to PROBED tokens. checks: of
     one context, by their rows."""
-    if contender.tree:  # as it was probed; what a verdict on it takes beyond that on a chain is not known yet
-        cost = check_ratio(checks, 1 + probe.drafted_per_round) + probe.draft_cost
-        return {Candidate(contender.name, 0): probe.tokens_per_round / cost}
     found = {}
     for gamma in sorted({min(length, contender.longest or length) for length in LENGTHS}):
         accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
@@ -248,7 +245,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     if _pays(best.speedup):
         reason = _speak("pays", **_figures(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
-        contender, gamma = contender_of(measured, best.setting), best.setting.gamma or None
+        contender, gamma = contender_of(measured, best.setting), best.setting.gamma
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
         reason = f"{_speak(key, **_figures(best))} {_why_not(best)}"
@@ -256,7 +253,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
             return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
-    named = ("draft_with", "drafter", "drafter_kind", "tree")
+    named = ("draft_with", "drafter", "drafter_kind")
     return replace(
         unknown,
         **{name: getattr(contender, name) for name in named},
@@ -289,8 +286,8 @@ def _why_not(row: SettingRow) -> str:
         return _speak("accepts_nothing", **_figures(row))
     assert row.cost is not None
     needed = break_even(drafted, row.cost)
-    # Of a tree the formula knows nothing; and it takes drafts to be accepted independently.
-    if not row.setting.gamma or (needed is not None and round(needed, 2) <= round(rate, 2)):
+    # The formula takes drafts to be accepted independently.
+    if needed is not None and round(needed, 2) <= round(rate, 2):
         return _speak("costs", **_figures(row))
     if needed is None:
         return _speak("hopeless", **_figures(row))
@@ -363,4 +360,4 @@ def contender_of(measured: Measured, setting: Candidate) -> Contender:
 
 
 def called(setting: Candidate) -> str:
-    return f"{setting.contender}, γ {setting.gamma}" if setting.gamma else setting.contender
+    return f"{setting.contender}, γ {setting.gamma}"

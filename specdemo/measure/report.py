@@ -121,7 +121,7 @@ def _typed(measured: Measured, one: Recommendation) -> list[ServerCommand]:
         return []
     contender = contender_of(measured, one.best)
     draft_with = "none" if one.draft_with == "none" else contender.draft_with
-    how = {"draft_with": draft_with, "tree": contender.tree, "gamma": one.best.gamma or 1}
+    how = {"draft_with": draft_with, "gamma": one.best.gamma}
     params = Params(**(measured.params | how))
     return typed_into(measured.target, contender.drafter, contender.drafter_kind, params)
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from specdemo.events.metrics import ratio
-from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SpeedUp
 from specdemo.measure.samples import FEWEST_PROMPTS, Place, Text, TimedText, TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import say
@@ -29,8 +28,7 @@ def work_in_words(work: str) -> str:
 class Contender:
     """What can draft. name: as tables have it, another one for each. draft_with: in METHODS; "none" for the
     target alone. drafter, drafter_kind: as in PairInfo, of a method that needs the drafter. at_once: whether
-    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit. tree:
-    what it drafts (Params.tree), in place of chains of any length; (): chains."""
+    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit."""
 
     name: str
     draft_with: str
@@ -38,12 +36,11 @@ class Contender:
     drafter_kind: str | None = None
     at_once: bool = False
     longest: int | None = None
-    tree: DraftTree = ()
 
     @property
     def probed(self) -> int:
-        """The length of drafts that tell of all lengths; 0 of trees."""
-        return 0 if self.tree else min(PROBED, self.longest or PROBED)
+        """The length of drafts that tell of all lengths."""
+        return min(PROBED, self.longest or PROBED)
 
 
 ALONE = Contender("none", "none")
@@ -51,7 +48,7 @@ ALONE = Contender("none", "none")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A contender with a draft length; 0 of one that drafts a tree."""
+    """A contender with a draft length."""
 
     contender: str
     gamma: int
@@ -164,9 +161,9 @@ def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """What to set for a kind of work. draft_with "none": don't speculate; None: not known, and then nothing
-    else is. drafter and gamma are None in both cases, and gamma also of a tree. speedup, interval: of the
-    best setting that was measured, which `best` names, even where it does not pay. reason: in a sentence or
-    two. is_provisional: whether more prompts could change it."""
+    else is. drafter and gamma are None in both cases. speedup, interval: of the best setting that was
+    measured, which `best` names, even where it does not pay. reason: in a sentence or two. is_provisional:
+    whether more prompts could change it."""
 
     work: str
     draft_with: str | None = None
@@ -179,7 +176,6 @@ class Recommendation:
     best: Candidate | None = None
     prompts: int  # on which it was measured
     is_provisional: bool
-    tree: DraftTree = ()
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,9 @@ def check_asked(asked: Sequence[str]) -> None:
 
 
 def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Setting], list[Message]]:
-    """What can draft for the target, each in chains and then in each tree that it can draft with such Params,
-    and why the rest is left out; PairError or LoadError where nothing can. asked: as `check_asked` takes
-    them: drafters (hub ids, directories), methods (names in METHODS), or EVERY."""
+    """What can draft for the target, in chains, and why the rest is left out; PairError or LoadError where
+    nothing can. asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in
+    METHODS), or EVERY."""
     settings, left_out, error = list[Setting](), list[Message](), None
     places: dict[str, Any] = {name: None if name in METHODS else name for name in asked}
     if list(asked) == [EVERY]:
@@ -126,7 +126,7 @@ def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Set
         label = drafter_label(method, own.info.drafter_kind)
         if any(places.values()) and METHODS[method].needs_drafter:
             label += f" ({name if place else pair.info.name})"
-        settings += with_trees([Setting(label, own, replace(params, draft_with=method, tree=()))], params)
+        settings.append(Setting(label, own, replace(params, draft_with=method, tree=())))
     if not settings:
         raise error or PairError("; ".join(left_out) or message("advice_nothing_drafts"))
     return settings, left_out
@@ -142,5 +142,4 @@ def as_contender(setting: Setting) -> Contender:
         drafter_kind=info.drafter_kind if needs_drafter else None,
         at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
         longest=longest_draft(method, setting.pair.drafter),
-        tree=setting.params.tree,
     )

@@ -9,7 +9,6 @@ from pathlib import PurePath
 from typing import Any
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
-from specdemo.events.params import as_text
 from specdemo.words.message import Message, message
 
 Settings = dict[str, Any]
@@ -78,8 +77,6 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
         row = server.row(ways)
         if params.draft_with == "none":
             command = server.write(target, "", None, {})
-        elif params.tree:
-            notes = [message("typed_no_tree", tree=as_text(params.tree))]
         elif row is None:
             notes = [message("typed_lacks" if len(ways) == 1 else "typed_no_chain", server=server.name)]
         else:

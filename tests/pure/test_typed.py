@@ -85,7 +85,6 @@ def test_a_confidence_is_not_typed_which_is_said():
 
 
 def test_what_a_server_cannot_do_is_not_asked_of_it():
-    """llama.cpp drafts nothing where fewer tokens follow than the n-gram has; trees have no flags."""
+    """llama.cpp drafts nothing where fewer tokens follow than the n-gram has."""
     command = into("llama.cpp", but(chosen("lookup"), gamma=2)).command
     assert "--spec-ngram-simple-size-n 2" in command
-    assert all(one.command is None and one.notes for one in typed_into(**but(CHOICE, tree=(3, 2, 1))))
