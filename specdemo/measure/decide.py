@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from specdemo.events.speedup import SpeedUp, break_even, is_wide
+from specdemo.events.speedup import SpeedUp, is_wide
 from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
@@ -248,7 +248,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
         contender, gamma = contender_of(measured, best.setting), best.setting.gamma
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
-        reason = f"{_speak(key, **_figures(best))} {_why_not(best)}"
+        reason = f"{_speak(key, **_figures(best))} {_speak('costs', **_figures(best))}"
         if key == "unclear" and unknown.is_provisional:  # more prompts may show that it pays
             return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
@@ -272,26 +272,7 @@ def _not_known(measured: Measured, works: Sequence[str], prompts: int) -> str:
     chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
     if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:
         return _speak("too_short")
-    if count:
-        return _speak("too_few", count=count, least=FEWEST_PROMPTS)
-    return _speak("none_measured" if works else "few_kinds")
-
-
-def _why_not(row: SettingRow) -> str:
-    """Why it does not pay: by the share of drafts that are accepted, where that tells it."""
-    rate, drafted = row.acceptance_rate, row.drafted_per_round
-    if not drafted:
-        return _speak("drafts_nothing")
-    if not rate:
-        return _speak("accepts_nothing", **_figures(row))
-    assert row.cost is not None
-    needed = break_even(drafted, row.cost)
-    # The formula takes drafts to be accepted independently.
-    if needed is not None and round(needed, 2) <= round(rate, 2):
-        return _speak("costs", **_figures(row))
-    if needed is None:
-        return _speak("hopeless", **_figures(row))
-    return _speak("needs", needed=numeral(needed, ".0%"), **_figures(row))
+    return _speak("too_few", count=count, least=FEWEST_PROMPTS)
 
 
 def _figures(row: SettingRow) -> dict[str, str]:
@@ -302,8 +283,6 @@ def _figures(row: SettingRow) -> dict[str, str]:
         "speed": speedup_in_words(row.speedup.interval, row.speedup.value),
         "tokens": numeral(row.tokens_per_round, ".2f"),
         "cost": numeral(row.cost, ".2f"),
-        "drafted": numeral(row.drafted_per_round, ".2f"),
-        "rate": numeral(row.acceptance_rate or 0.0, ".0%"),
     }
 
 

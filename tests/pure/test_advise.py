@@ -142,22 +142,22 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     )
 
 
-@pytest.mark.parametrize(
-    ("alpha", "draft_ms", "why"), [(0.3, 3.0, "29%"), (0.5, 12.0, "as long as 5."), (0.0, 1.0, "4.00 tokens")]
-)
-def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, why):
+@pytest.mark.parametrize(("alpha", "draft_ms"), [(0.3, 3.0), (0.5, 12.0), (0.0, 1.0)])
+def test_where_it_does_not_pay_the_reason_says_what_a_round_brings_and_takes(alpha, draft_ms):
     setting = Candidate(MODEL.name, 4)
     texts = [sample("chat", at, setting, alpha, draft_ms, rounds=400) for at in range(6)]
     (one,) = recommendations(measured(*texts))
     assert (one.draft_with, one.gamma, one.drafter) == ("none", None, None) and one.best == setting
-    assert one.speedup < 1 and why in one.reason
+    assert one.speedup < 1 and f"as long as {1 + 4 * draft_ms / PLAIN_MS:.1f}" in one.reason
 
 
 def test_too_few_prompts_are_not_known_which_is_not_none():
     setting = Candidate(MODEL.name, 4)
     texts = [sample("chat", at, setting, 0.8, 0.3) for at in range(2)]
     (few,), (none,) = (recommendations(measured(*some)) for some in (texts, []))
-    assert few.draft_with is none.draft_with is None and few.reason != none.reason
+    assert (
+        few.draft_with is none.draft_with is None and "2 prompts" in few.reason and "0 prompts" in none.reason
+    )
     texts += [sample("code", at, setting, 0.8, 0.3) for at in range(2)]
     both = measured(*texts, works=("chat", "code"))
     assert recommendations(both)[-1].best is None
