@@ -1,7 +1,7 @@
-"""The adviser's measurement: first what a check takes by its rows. Then one kind of work after the other gets
-its first answer: a short text of each contender with long drafts, from which all draft lengths are estimated,
-and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
-all kinds of work, until it is clear which setting is best."""
+"""The adviser's measurement. One kind of work after the other gets its first answer: a short text of each
+contender with long drafts, from which all draft lengths are estimated, and whole texts of the most promising
+settings, in turns with the target alone. What time is left goes on, in all kinds of work, until it is clear
+which setting is best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,8 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from specdemo.events import METHODS, Params, Prompt, __version__
-from specdemo.loading.pair import Pair, encode
-from specdemo.measure.checks import check_times
+from specdemo.loading.pair import Pair
 from specdemo.measure.decide import (
     MOST_FINALISTS,
     by_setting,
@@ -39,7 +38,6 @@ from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
 WARM_UP, FIRST_TEXT = 8, 32  # tokens that a contender writes before it is measured, and at first
-OF_CHECKS = 0.04  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
 AT_LEAST = 2  # settings of a kind of work, before the next one's turn
@@ -121,7 +119,6 @@ def advise(
     course = _Advising(pair, settings, prompts, params, budget, is_stopped, measured)
     try:
         yield from course.warm_up()
-        yield from course.check()
         yield from course.answer_first()
         yield from course.go_on()
         ended: Ended = course.ended
@@ -172,16 +169,6 @@ class _Advising:
         for _, contender in self.drafting.values():
             yield self.progress(message("advice_warming_up", name=contender.name))
             self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
-
-    def check(self) -> Iterator[Progress]:
-        yield self.progress(message("advice_checking"))
-        params = replace(self.params, draft_with="none")
-        text = [one for some in self.prompts.values() for one in encode(self.pair, some[0], params)]
-        for times in check_times(self.pair, text, params, OF_CHECKS * self.budget, self.is_over):
-            self.add(checks=times)
-            yield self.progress(message("advice_checking"))
-        if self.is_over():
-            raise Stopped
 
     def answer_first(self) -> Iterator[Progress]:
         """One kind of work after the other, each in its part of the time that is left; the last part is for

@@ -1,12 +1,9 @@
 """What the adviser measures and what comes of it. Without torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
-
-import numpy as np
 
 from specdemo.events.metrics import ratio
 from specdemo.events.speedup import SpeedUp
@@ -56,14 +53,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Sample:
-    """One text. prompt: its number among those of its work. length: tokens, the prompt's included. drafted,
-    accepted, emitted: tokens of each round. judged: drafted tokens. draft_ms: of all rounds. turns: in which
+    """One text. prompt: its number among those of its work. drafted, accepted, emitted: tokens of each
+    round. judged: drafted tokens. draft_ms: of all rounds. turns: in which
     it was timed beside plain rounds."""
 
     work: str
     prompt: int
     setting: Candidate
-    length: int
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     emitted: tuple[int, ...]
@@ -82,7 +78,6 @@ def sample_of(work: str, prompt: int, setting: Candidate, text: Text) -> Sample:
         work,
         prompt,
         setting,
-        length=len(trace.prompt_ids) + stats.tokens,
         drafted=tuple(len(one.draft) for one in trace.rounds),
         accepted=tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds),
         emitted=tuple(len(one.emitted) for one in trace.rounds),
@@ -137,27 +132,6 @@ class Together:
         return [fmean(count > place for count in counts) for place in range(places)]
 
 
-@dataclass(frozen=True)
-class CheckTime:
-    """What a forward of the target over so many rows takes after a text of `context` tokens, verdict
-    included. ratio: relative to one row, which was timed right before or after; the median. low, high: its
-    10th and 90th percentile. ms: that many times the median of one row."""
-
-    context: int
-    rows: int
-    ms: float
-    ratio: float
-    low: float
-    high: float
-
-
-def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
-    """What a check takes relative to one row, by straight lines between those that were measured. times: of
-    one context, by their rows; 1 where there are none."""
-    known, ratios = [one.rows for one in times], [one.ratio for one in times]
-    return float(np.interp(rows, known, ratios)) if times else 1.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """What to set for a kind of work. draft_with "none": don't speculate; None: not known, and then nothing
@@ -197,7 +171,6 @@ class Measured:
     params: dict[str, Any]
     works: tuple[str, ...]
     contenders: tuple[Contender, ...]
-    checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
     finalists: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()

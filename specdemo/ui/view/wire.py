@@ -309,12 +309,12 @@ class Typed(TypedDict):
 
 
 class Advice(TypedDict):
-    """What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over
-    more rows take. typed: the setting for all of the work. columns, rows: all that was measured."""
+    """What the adviser has found so far, in words. ended: why, and after how long. requests: what several at
+    once bring. typed: the setting for all of the work. columns, rows: all that was measured."""
 
     advised: list[Advised]
     ended: str
-    checks: list[str]
+    requests: list[str]
     typed: list[Typed]
     columns: list[str]
     rows: list[list[str]]

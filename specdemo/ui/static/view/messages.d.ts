@@ -381,13 +381,13 @@ export interface Typed {
 }
 
 /**
- * What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over more
- * rows take. typed: the setting for all of the work. columns, rows: all that was measured.
+ * What the adviser has found so far, in words. ended: why, and after how long. requests: what several at once
+ * bring. typed: the setting for all of the work. columns, rows: all that was measured.
  */
 export interface Advice {
   advised: Array<Advised>;
   ended: string;
-  checks: Array<string>;
+  requests: Array<string>;
   typed: Array<Typed>;
   columns: Array<string>;
   rows: Array<Array<string>>;
