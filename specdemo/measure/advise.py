@@ -53,22 +53,19 @@ class Progress(NamedTuple):
 def fitting(
     pair: Pair, prompts: Mapping[str, Sequence[Prompt]], params: Params
 ) -> tuple[dict[str, list[Prompt]], list[Message]]:
-    """The prompts that leave a text its room, at most MOST_PROMPTS of each kind of work, and notes on the
-    others. ValueError where none of a kind does, with what is wrong with the first."""
+    """The prompts that leave a text its room, of the first MOST_PROMPTS of each kind of work, and notes on
+    the others. ValueError where none of a kind does, with what is wrong with the first."""
     kept: dict[str, list[Prompt]] = {}
     notes = []
     for work, own in prompts.items():
-        name, some = work_in_words(work), own[:: -(-len(own) // MOST_PROMPTS)]
-        if len(some) < len(own):
-            notes.append(message("advice_some_prompts", work=name, count=len(some), all=len(own)))
-        whys = [_refused(pair, prompt, params) for prompt in some]
-        kept[work] = [prompt for prompt, why in zip(some, whys, strict=True) if why is None]
-        refused = [why for why in whys if why is not None]
+        whys = {at: _refused(pair, prompt, params) for at, prompt in enumerate(own[:MOST_PROMPTS])}
+        kept[work] = [own[at] for at, why in whys.items() if why is None]
+        refused = [why for why in whys.values() if why is not None]
         if not kept[work]:
             raise ValueError(refused[0])
         if refused:
-            counts = {"count": len(refused), "all": len(some)}
-            notes.append(message("advice_prompts_left_out", work=name, why=refused[0], **counts))
+            counts = {"count": len(refused), "all": len(whys), "why": refused[0]}
+            notes.append(message("advice_prompts_left_out", work=work_in_words(work), **counts))
     return kept, notes
 
 
