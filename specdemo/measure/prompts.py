@@ -1,5 +1,4 @@
-"""The prompts: texts of each kind of work in assets/prompts, beginnings of stories as token ids, and one's
-own, from a file."""
+"""The prompts: texts of each kind of work in assets/prompts, and one's own, from a file."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from specdemo.events import Prompt, check_prompt
 from specdemo.events.params import check_messages
 from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
 from specdemo.words.message import about, given, message, message_of, refusal
 
 FOLDER = ROOT / "assets" / "prompts"
@@ -40,17 +39,6 @@ def prompts_for(pair: AnyPair, count: int) -> list[str]:
     is_embedded = pair.info.name.startswith(EMBEDDED.name)
     texts = sets["story"] if is_embedded else chain.from_iterable(zip(*others, strict=True))
     return list(islice(cycle(texts), count))
-
-
-def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[list[int]]:
-    """`count` prompts; after the last beginning the first comes again. For prompts of `length` tokens, the
-    beginnings that come next are appended."""
-    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["story"]]
-    starts = [i % len(beginnings) for i in range(count)]
-    if length is None:
-        return [beginnings[start] for start in starts]
-    following = (cycle(beginnings[start:] + beginnings[:start]) for start in starts)
-    return [list(islice(chain.from_iterable(texts), length)) for texts in following]
 
 
 def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
