@@ -173,6 +173,8 @@ class _Advising:
 
     def answer(self, work: str, end: float) -> Iterator[Progress]:
         """Goes on with a kind of work, until it is clear, or `end`."""
+        if self.is_over():
+            raise Stopped
         if not any(one.work == work for one in self.measured.probes):
             yield from self.probe(work)
         if self.written(work) <= LOOKS[0]:
