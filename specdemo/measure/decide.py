@@ -292,13 +292,11 @@ def _figures(row: SettingRow) -> dict[str, str]:
 @dataclass(frozen=True)
 class Concurrent:
     """So many requests at once. rows: of a forward of the target that checks all their drafts, on average.
-    speedup: over as many requests without drafts. is_counted: it follows from what one request was measured
-    to gain."""
+    speedup: over as many requests without drafts; of several requests it follows from that of one."""
 
     requests: int
     rows: float
     speedup: float
-    is_counted: bool
 
 
 REQUESTS = (1, 4, 16, 64)
@@ -322,10 +320,8 @@ def concurrent(measured: Measured, best: Recommendation) -> tuple[list[Concurren
         """Of a round, in such rounds without drafts. even + rows: what a forward takes."""
         return (even + requests * (1 + drafted)) / (even + requests) + own.draft_cost
 
-    found = [
-        Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count), count > 1)
-        for count in REQUESTS
-    ]
+    gain = best.speedup * cost(1)
+    found = [Concurrent(count, count * (1 + drafted), gain / cost(count)) for count in REQUESTS]
     return (found if drafted else []), even
 
 

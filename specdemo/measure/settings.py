@@ -79,14 +79,9 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
             else:
                 found.append(Setting(f"{setting.name}, tree {as_text(tree)}", setting.pair, own))
     for tree in asked:
-        if any(one.params.tree == tree for one in found):
-            continue
-        if tree in refused:
-            raise refused[tree]
-        if tree in trees:
-            able = ", ".join(name for name in METHODS if takes_tree(name, tree))
-            why = f"none of these methods drafts it (only {able} can)"
-            raise ValueError(f"trees must not include {as_text(tree)} here: {why}")
+        if not any(one.params.tree == tree for one in found) and (tree in trees or tree in refused):
+            why = f"trees must not include {as_text(tree)} here: none of these methods drafts it"
+            raise refused.get(tree, ValueError(why))
     return found
 
 
