@@ -115,4 +115,4 @@ def test_an_address_that_is_typed_takes_the_place_of_the_pair(page):
         assert page.get_by_label("Pair", exact=True).count() == 0
         set_field(page, "Server", "host")
         page.get_by_role("button", name="Generate").click()
-        page.locator('[data-kind="error"]').filter(has_text="Server must be an address").wait_for()
+        page.locator('[data-kind="error"]').filter(has_text="Server must be a server's address").wait_for()
