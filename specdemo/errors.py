@@ -48,14 +48,10 @@ def without_directories(text: str) -> str:
 
 
 def in_short(error: BaseException | str) -> str:
-    """The words of somebody else's error as a part of a sentence: on one line, and cut if they are long."""
-    words = " ".join(str(error)[: 10 * LONGEST_REASON].split())
+    """The words of somebody else's error as a part of a sentence: on one line, and cut if they are long; the
+    name of its class where it has none."""
+    words = " ".join(str(error)[: 10 * LONGEST_REASON].split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 3] + "..."
-
-
-def one_line(error: Exception) -> str:
-    """The words of an error on one line, cut if they are long; the name of its class where it has none."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def failure(error: BaseException) -> Message:
@@ -102,19 +98,12 @@ class LoadError(PairError):
     """The request was right, but loading failed (broken files, no connection, no memory)."""
 
 
-class CannotReadTrees(PairError):
-    """A run was to draft trees, and one of the pair's models does not read them."""
-
-
 class TookTooLong(LoadError):
     """Loading has not ended in time. It may go on, and end well."""
 
 
 def gated_error(role: str, model_id: str) -> LoadError:
     return LoadError(message("gated", name=role, reason=model_id))
-
-
-NOT_LOADED = "which is not loaded: give a checkpoint in safetensors format"
 
 
 def other_kind(names: Iterable[str]) -> str | None:
@@ -126,13 +115,8 @@ def other_kind(names: Iterable[str]) -> str | None:
             "is a PEFT adapter (adapter_config.json) itself, and the base of an adapter must be a whole model"
         )
     gguf = next((name for name in names if re.fullmatch(r"[\w./-]+\.gguf", name, re.IGNORECASE)), None)
-    return gguf and f"has weights in the format GGUF ({gguf}), {NOT_LOADED}"
-
-
-def no_config(role: str, shown: str, names: Iterable[str]) -> PairError:
-    """The error for a model without config.json. names: those of the files that are there in its place."""
-    end = other_kind(names) or "has no config.json, so there is no model in it"
-    return PairError(f"{role}: {shown} {end}")
+    wanted = "give a checkpoint in safetensors format"
+    return gguf and f"has weights in the format GGUF ({gguf}), which is not loaded: {wanted}"
 
 
 @contextmanager
@@ -149,9 +133,8 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
         if not os.access(path, os.R_OK | os.X_OK):
             raise PairError(f"{role}: the directory {shown} cannot be read: permission denied")
         if not (path / "config.json").is_file():
-            raise no_config(role, f"the directory {shown}", os.listdir(place))
-    elif place.lower().endswith(".gguf"):
-        raise PairError(f"{role}: {_printable(shown)} is a file in the format GGUF, {NOT_LOADED}")
+            what = other_kind(os.listdir(place)) or "has no config.json, so there is no model in it"
+            raise PairError(f"{role}: the directory {shown} {what}")
     elif not HUB_ID.fullmatch(place):
         shown = _printable(shown)
         raise PairError(f"{role}: there is no directory {shown}, and a hub id has the form owner/name")
@@ -176,15 +159,11 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(message("no_disk", name=role, reason=model_id))
     if "GatedRepoError" in causes:
         return gated_error(role, model_id)
-    if "DisabledRepoError" in causes:
-        return LoadError(message("hub_disabled", name=role, reason=model_id))
-    if "RevisionNotFoundError" in causes:
-        return PairError(f"{role}: the hub has no such branch, tag or commit of {model_id}")
     status = _status(error)
-    if "RemoteEntryNotFoundError" in causes:
-        return LoadError(f"{role}: the hub has no {part} of {model_id}")
     if "RepositoryNotFoundError" in causes or status == 404:
-        return PairError(f"{role}: the hub has no model {model_id} that this account may read")
+        return PairError(
+            f"{role}: the hub has no model {model_id} that this account may read, or no {part} of it"
+        )
     if status is not None and status >= 500:
         return LoadError(message("hub_failed", name=role, reason=model_id, status=numeral(status, "")))
     if key := {401: "hub_denied", 403: "hub_denied", 429: "hub_busy"}.get(status):
@@ -231,17 +210,13 @@ PLAIN_WORDS = {
         r"this version of transformers does not know the architecture \1"
     ),
     r"Unrecognized configuration class .*\.models\.(\w+)\.": r"\1 is not a causal language model",
-    r"contains custom code": (
-        "the model comes with its own program code, which is run only where it is started with "
-        "--trust-remote-code, or loaded with trust_remote_code=True"
-    ),
-    r"Should have a `model_type` key": "config.json does not name a model_type",
+    r"contains custom code": "the model comes with its own program code, which is not run",
     r"no file named model\.safetensors|appear to have a file named model\.safetensors": (
         "there is no model.safetensors, and weights are loaded from no other format"
     ),
     r"ignore_mismatched_sizes": "the weights have other shapes than config.json gives",
-    r"deserializing header: (.+)": r"its safetensors file is broken or incomplete (\1)",
     r"instantiate the backend tokenizer": "there are no tokenizer files",
+    r"(\w+) uses cache of its own": r"\1 uses a cache of its own",
 }
 
 

@@ -19,7 +19,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.tree import tree_of
-from specdemo.errors import CannotReadTrees, PairError, failure, no_mistakes
+from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     METHODS,
     Finish,
@@ -31,18 +31,17 @@ from specdemo.events import (
     Stats,
     __version__,
     is_lossy,
-    metrics,
 )
-from specdemo.events.params import check_messages, is_conversation, of_drafter
-from specdemo.events.segments import Thoughts
+from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
 from specdemo.events.speedup import (
     FEWEST_PLAIN,
     NO_COST,
     SHORTEST,
     after_plain_rounds,
 )
+from specdemo.events.thoughts import Thoughts
 from specdemo.events.trace import Trace
-from specdemo.loading.load import load_pair, look_at
+from specdemo.loading.load import look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
@@ -89,7 +88,6 @@ def begin(
 ) -> "Run":
     """Starts the run of a first event; the rest is as for `stream`. alter: what the lessons of trials/ put
     into the loop of a pair that runs here."""
-    pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
     try:
@@ -124,10 +122,7 @@ def prepare(
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
     versions = {"specdemo": __version__, **pair.versions}
-    opened = None
-    if not isinstance(pair, ServedPair):
-        opened = pair.opened(prompt if isinstance(prompt, str) else messages, params, prompt_ids)
-    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks, opened)
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks)
 
 
 def _seeded(params: Params) -> Params:
@@ -167,10 +162,9 @@ def one_round(
     the pair is busy with a run."""
     params = started.params if given is None else replace(started.params, draft_with="none")
     ids = [*started.prompt_ids, *output_ids]
-    pair.check_gpu(_embedded_text)
     with held(pair):
         look_at(pair)
-        with no_mistakes(), pair.runner.active():
+        with no_mistakes():
             loop = loop_of(pair, replace(started, params=params), is_over)
         emitter = loop.emitter
         if any(emitter.stop.add(one, emitter.pieces.push(one)) for one in output_ids):
@@ -178,7 +172,7 @@ def one_round(
         if given is not None:
             drafter = GivenDrafter(list(given), pair.vocab_size, loop.verifier.target.device)
             loop = replace(loop, drafter=drafter, length=DraftLength(len(given)))
-        with no_mistakes(), pair.runner.active():
+        with no_mistakes(), loop.active():
             loop.prefill(ids)
             return None if is_over() else (loop.round(ids, index), loop.finish)
 
@@ -192,13 +186,6 @@ def held(pair: Pair) -> Iterator[None]:
         yield
     finally:
         pair.lock.release()
-
-
-def _embedded_text(device: str) -> list[int]:
-    pair = load_pair(device=device, dtype="float32")
-    params = Params(temperature=0, max_new_tokens=60, ignore_eos=True)
-    trace = generate(pair, "Once upon a time there was a little fox who", params, measure=False)
-    return [token_id for one in trace.rounds for token_id in one.ids]
 
 
 class Run:
@@ -215,7 +202,10 @@ class Run:
         measure: bool,
         is_over: IsOver = lambda: False,
         alter: Alter = lambda loop: loop,
+        events: Callable[..., Generator[Event, None, None]] | None = None,
     ):
+        """events: in place of the pair's own, those that such a function yields with the pair, the first
+        event, the trace, whether the run is closing, and `measure`."""
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
         closing = self._closing = threading.Event()
@@ -228,10 +218,12 @@ class Run:
         self._free = weakref.finalize(self, _free, pair, self.trace)
         self.pair, self.started = pair, started
         if isinstance(pair, ServedPair):
-            events = served_events(pair, started, self.trace, is_closing)
+            made = served_events(pair, started, self.trace, is_closing)
+        elif events is not None:
+            made = events(pair, started, self.trace, is_closing, measure)
         else:
-            events = _events(pair, started, self.trace, is_closing, measure, alter)
-        self._events = _without_mistakes(events)
+            made = _events(pair, started, self.trace, is_closing, measure, alter)
+        self._events = _without_mistakes(made)
 
     def __iter__(self) -> "Run":
         return self
@@ -291,13 +283,14 @@ def _events(
     try:
         loop = alter(loop_of(pair, started, is_closing))
         ids = list(started.prompt_ids)
-        with pair.runner.active():
-            trace.stats = metrics.after_prefill(trace.stats, *loop.prefill(ids))
+        with loop.active():
+            forwards, prefill_ms = loop.prefill(ids)
+        trace.stats = replace(trace.stats, target_forwards=forwards, prefill_ms=prefill_ms)
         if is_closing():  # the caches can lack a part of the prompt
             return
         rounds = loop.rounds(ids)
         while trace.finish is None:
-            with pair.runner.active():
+            with loop.active():
                 event = next(rounds)
             trace.add(event, loop.emitter.pieces.flush())
             if loop.finish:  # before the yield, so that whoever sees the last round sees a whole text
@@ -306,7 +299,7 @@ def _events(
     except Exception as error:
         trace.end("error", str(failure(error)))
         raise
-    if measure:
+    if measure and trace.stats.tokens >= SHORTEST:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError):
             times_ms = [one.ms for one in plain_rounds(pair, loop, started, trace, is_closing)]
@@ -319,18 +312,15 @@ def _events(
 def plain_rounds(
     pair: Pair, loop: Loop, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after
-    a run that is too short for a speed-up. Where the target keeps a state, which has to be computed from a
-    place before, the places follow each other in the middle of the text. What the rounds write into the cache
-    is what it holds there already."""
+    """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended. Where the
+    target keeps a state, which has to be computed from a place before, the places follow each other in the
+    middle of the text. What the rounds write into the cache is what it holds there already."""
     stats, target = trace.stats, loop.verifier.target
-    if stats.tokens < SHORTEST:
-        return
     ids = [*started.prompt_ids, *(token_id for one in trace.rounds for token_id in one.ids)]
     plain = plain_loop(loop, Pieces(pair.tokenizer))
     first, wanted = len(started.prompt_ids), how_many(stats)
     ends = [first + i * stats.tokens // wanted for i in range(wanted)]
-    with pair.runner.active():
+    with loop.active():
         target.features = None  # the target alone
         loop.clock.wait()  # for a round that was thrown away
         if target.states is not None:
@@ -339,7 +329,7 @@ def plain_rounds(
             plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
             ends = [middle + 1 + i for i in range(wanted)]
     rounds = rounds_after(plain, ids, ends, stats.rounds)
-    yield from as_in_a_run(pair, loop, Trace.begin(started), is_closing, rounds)
+    yield from as_in_a_run(loop, Trace.begin(started), is_closing, rounds)
 
 
 def how_many(stats: Stats) -> int:
@@ -365,13 +355,11 @@ def rounds_after(loop: Loop, ids: list[int], ends: Iterable[int], index: int) ->
     yield from loop.rounds(next(texts), index, lambda _: next(texts, None))
 
 
-def as_in_a_run(
-    pair: Pair, loop: Loop, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
-) -> Iterator[Round]:
+def as_in_a_run(loop: Loop, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]) -> Iterator[Round]:
     """Yields the rounds. Between two of them it does what a run does, since that changes how long the next
     one takes. beside: a trace for them, which nobody reads."""
     while not is_closing():
-        with pair.runner.active():
+        with loop.active():
             event = next(rounds, None)
         if event is None:
             return
@@ -380,26 +368,28 @@ def as_in_a_run(
 
 
 def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
-    """Makes the loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
-    `pair.runner.active()`."""
+    """Makes the loop of a run, which has not begun. Who drives it holds the pair's lock."""
     params = started.params
     method = drafting_by(params.draft_with)
     setup = pair.runner.begin_run(method.own(pair, params))
     code = compiled() if setup.on_cpu else None
     draw = code.draw if code else None
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
-    grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
+    grammar = None
+    if field_of_grammar(params):
+        opened = pair.opened(started.messages or started.prompt or None, params, started.prompt_ids)
+        grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started.marks, opened))
     sampler = Sampler(params, of_prompt, draw, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, draw, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
-    tree = tree_of(params)
+    tree = tree_of(params) if params.tree else None
     if tree is not None:
-        with pair.runner.active():
+        with setup.active():
             by_drafter = METHODS[params.draft_with].is_by_drafter
             readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
             for role, lm in readers:
                 if isinstance(lm, CachedLM) and not lm.reads_branches():  # heads are this project's own
-                    raise CannotReadTrees(about("tree", "tree_forward", who=message(f"the_{role}")))
+                    raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
     beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step
     setup.make_room(longest + beyond)
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -418,6 +408,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
             tokenizer=pair.tokenizer,
             other_tokenizer=pair.other_tokenizer,
             is_over=is_over,
+            tree=tree,
         )
     )
     verifier = Verifier(
@@ -430,20 +421,18 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
         wants_top=drafter.wants_top,
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
-        draft_sampler=drafting,
         compiled_verdict=code.judge if code else None,
         tree=tree,
     )
     cost = NO_COST
     if params.gamma == "auto" and tree is None:
-        cost = method.cost(pair, params)
-        if setup.target.experts is not None:  # a forward reads what any of its rows goes through
-            experts = expert_weights(pair.target)
-            share = experts.size * experts.chosen / weight_bytes(pair.target)
-            cost = replace(cost, experts=share, chosen=experts.chosen)
+        experts = expert_weights(pair.target)  # a forward reads what any of its rows goes through
+        share = experts.size * experts.chosen / weight_bytes(pair.target)
+        cost = replace(method.cost(pair, params), experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, longest_draft(params.draft_with, pair.drafter))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
-    clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
-    return Loop(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
+    clock, ahead = pair.runner.clock, setup.runs_ahead and grammar is None
+    how = (longest, params.seed, clock, is_over, ahead, setup.active)
+    return Loop(drafter, verifier, emitter, length, *how)

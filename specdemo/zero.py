@@ -12,8 +12,8 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
-from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
+from specdemo.events import Finish, Params, Prompt, Round, Started, Stats
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
@@ -59,13 +59,14 @@ def seconds_for(params: Params) -> int:
 class News:
     """What the forked process tells: an event, and what the trace has after it."""
 
-    event: Started | Round | Finished
+    event: session.Event
     stats: Stats
     unfinished: str
     finish: Finish | None
 
 
-Task = Callable[[Started, bool], Iterator[News | Message]]  # a message: what went wrong, as the trace has it
+Told = Generator[News | Message, None, None]  # a message: what went wrong, as the trace has it
+Task = Callable[[Started, bool], Told]
 _tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 
@@ -75,17 +76,17 @@ def start_run(
     params: Params | None = None,
     *,
     measure: bool = True,
-    is_over: Callable[[], bool] = lambda: False,
-) -> "session.Run | ForkedRun":
-    """Starts a run as `session.stream` does; on ZeroGPU the run happens in a forked process, which cannot ask
-    `is_over`."""
+    is_over: session.IsOver = lambda: False,
+) -> session.Run:
+    """Starts a run as `session.stream` does; on ZeroGPU it happens in a forked process, which does not ask
+    `is_over` before its first event."""
     if GPU is None or not pair.runs_here:
         return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
     started = session.prepare(pair, prompt, params)
     if not pair.lock.acquire(blocking=False):
         raise PairError(session.BUSY)
     try:
-        return ForkedRun(pair, started, measure)
+        return session.Run(pair, started, measure, is_over, events=_forked)
     except BaseException:
         pair.lock.release()
         raise
@@ -98,7 +99,7 @@ def place(pair: Pair) -> Task:
     if pair not in _tasks:
         known = weakref.ref(pair)  # the package keeps the function for ever
 
-        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Message]:
+        def run_on_gpu(started: Started, measure: bool) -> Told:
             held = known()
             assert held is not None, "the server holds the pair while it runs"
             yield from _in_fork(held, started, measure)
@@ -113,7 +114,7 @@ def can_be_timed_in_turns(pair: AnyPair) -> bool:
     return GPU is None and isinstance(pair, Pair) and not keeps_state(pair.target)
 
 
-def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Message]:
+def _in_fork(pair: Pair, started: Started, measure: bool) -> Told:
     cuda.ALONE, attention.LOCK, shared.SHARED_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
     pair = replace(pair.with_capture("off"), lock=threading.Lock())
@@ -127,83 +128,37 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Mes
         yield failure(error)
 
 
-class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
-    """A `session.Run` whose events come from a forked process. Any thread may close it; the pair is free as
-    soon as the thread that iterates has had the next event."""
-
-    def __init__(self, pair: Pair, started: Started, measure: bool):
-        self.trace = Trace.begin(started)
-        self._news = place(pair)(started, measure)
-        self._computing = threading.Lock()  # held while an event is awaited
-        self._telling = threading.Lock()  # held while the trace changes
-        self._closing = threading.Event()
-        self._free = weakref.finalize(self, pair.lock.release)
-
-    def __next__(self) -> Started | Round | Finished:
-        with self._computing:
-            event = self._next_event()
-            if event is None or isinstance(event, Finished):
-                self._leave()
-            if event is None:
-                raise StopIteration
-            return event
-
-    def _next_event(self) -> Started | Round | Finished | None:
-        """Waits for the next event; None when the run is over or has been closed."""
-        if self._closing.is_set():
-            return None
+def _forked(
+    pair: Pair, started: Started, trace: Trace, is_closing: session.IsOver, measure: bool
+) -> Generator[session.Event, None, None]:
+    """The events of a run in a forked process. is_closing: whether the run is to end early; once true, always
+    true. trace: filled meanwhile."""
+    with closing(place(pair)(started, measure)) as task:
         try:
-            news = self._next_news()
+            while not is_closing():
+                news = _next_news(task)
+                if isinstance(news.event, Round):
+                    trace.add(news.event, news.unfinished)
+                trace.stats = news.stats
+                if news.finish and trace.finish is None:
+                    trace.end(news.finish)
+                yield news.event
         except PairError as error:
-            self._end("error", str(error))
-            self._leave()
+            if trace.finish is None:
+                trace.end("error", str(error))
             raise
-        with self._telling:
-            if self._closing.is_set():
-                return None
-            if isinstance(news.event, Round):
-                self.trace.add(news.event, news.unfinished)
-            self.trace.stats = news.stats
-            if news.finish and self.trace.finish is None:
-                self.trace.end(news.finish)
-        return news.event
 
-    def _next_news(self) -> News:
-        try:
-            news = next(self._news, None)
-        except Exception as error:  # the package's own: there is no GPU to be had, or no longer
-            raise PairError(_in_a_sentence(error)) from None
-        if news is None:
-            raise PairError(TAKEN_BACK)
-        if isinstance(news, Message):
-            raise PairError(message("failed", why=news))
-        return news
 
-    def close(self) -> None:
-        """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""
-        self._end("cancelled")
-        if self._computing.acquire(blocking=False):  # else the thread that waits for an event does it
-            try:
-                self._leave()
-            finally:
-                self._computing.release()
-
-    def _end(self, finish: Finish, error: str | None = None) -> None:
-        with self._telling:
-            self._closing.set()
-            if self.trace.finish is None:
-                self.trace.end(finish, error)
-
-    def _leave(self) -> None:
-        """Ends the other process's part of the run."""
-        self._closing.set()
-        try:
-            self._news.close()
-        finally:
-            self._free()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _next_news(task: Told) -> News:
+    try:
+        news = next(task, None)
+    except Exception as error:  # the package's own: there is no GPU to be had, or no longer
+        raise PairError(_in_a_sentence(error)) from None
+    if news is None:
+        raise PairError(TAKEN_BACK)
+    if isinstance(news, Message):
+        raise PairError(message("failed", why=news))
+    return news
 
 
 def _in_a_sentence(error: Exception) -> Message:

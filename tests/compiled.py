@@ -16,15 +16,13 @@ CPU = torch.device("cpu")
 compiled_verdict = cache(lambda: Compiled().judge)  # compiled when a test first needs it
 
 
-def verifier_of(params, rule, width, wants_top=0, eos=(), tree=None):
+def verifier_of(params, rule, width, wants_top=0, eos=()):
     target = SimpleNamespace(vocab_size=width, device=CPU)
     how = (params.gamma, params.alternatives, wants_top, eos, params.confidence)
-    return Verifier(target, Sampler(params, 2), rule, EagerSteps(), *how, tree=tree)
+    return Verifier(target, Sampler(params, 2), rule, EagerSteps(), *how)
 
 
-def input_of(
-    verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None, parents=None, room=9
-):
+def input_of(verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None):
     """What that verifier reads of a draft."""
     numbers = VerifyNumbers.of(
         CPU,
@@ -32,13 +30,13 @@ def input_of(
         last=[0],
         k=[len(drafted) if k is None else k],
         confidence=[verifier.confidence],
-        room=[room],
+        room=[9],
         u_next=[u_next],
         eos=verifier.eos,
         u_accept=u_accept,
         **verifier.sampler.numbers,
     )
-    return VerifyInput(numbers, drafted, q, raw_q, sure=sure, seen=seen, parents=parents)
+    return VerifyInput(numbers, drafted, q, raw_q, sure=sure, seen=seen)
 
 
 def compiled(rule):
@@ -52,11 +50,9 @@ def _judged(rule, p, q, drafted, u_accept, u_next):
     k = int(u_accept.isfinite().sum())
     value = input_of(verifier, drafted, q, q, u_accept.tolist(), u_next.item(), k)
     verdict = Verified.of(compiled_verdict()(verifier, p.log().float(), value))
-    distance = torch.tensor(verdict.distance, dtype=torch.float64) if verdict.distance else None
     return Decision(
         torch.tensor(verdict.accept_prob, dtype=torch.float64),
         torch.tensor(verdict.accepted),
         torch.tensor(verdict.token_ids[verdict.accepted][1]),
         torch.tensor(verdict.residual_mass, dtype=torch.float64),
-        distance,
     )

@@ -165,20 +165,14 @@ class Formula:
 
     @torch.no_grad()
     def says(self, text, draft):
-        target, n, count = self.target, len(text), len(self.layers)
+        """Each token by the first layer alone, which goes on from what it has made of the last row."""
+        target, n = self.target, len(text)
         hidden = target.model(torch.tensor([text[:-1]])).last_hidden_state[0]  # [n - 1, H]
-        ids, rows, said = torch.tensor([*text, *draft]), {}, []
-        for depth in range(len(draft)):
-            turn, layer = divmod(depth, count)
-            if turn == 0:
-                at = torch.arange(1 + depth, n + depth)
-                rows[layer] = (ids[at], hidden, at)
-            else:  # one row more
-                position = torch.tensor([n - 1 + depth])
-                more = (ids[position], hidden[-1:], position)
-                rows[layer] = tuple(map(torch.cat, zip(rows[layer], more, strict=True)))
-            hidden = self.layer(layer, *rows[layer])
-            said.append(target.lm_head(hidden[-1]).double().softmax(-1))
+        ids, said = torch.tensor([*text, *draft]), []
+        for end in range(n, n + len(draft)):
+            made = self.layer(0, ids[1:end], hidden, torch.arange(1, end))[-1:]
+            hidden = torch.cat([hidden, made])
+            said.append(target.lm_head(made[0]).double().softmax(-1))
         return torch.stack(said)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.runtime import attention, cuda, graphs, probe
+from specdemo.runtime import attention, cuda, graphs
 
 FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might be ..."
 INVALID = "CUDA error: operation failed due to a previous error during capture\nCUDA kernel errors might ..."
@@ -266,11 +266,9 @@ def install(monkeypatch, fake):
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "has_triton", lambda device: False)
-    monkeypatch.setattr(probe, "gpu_fault", lambda device, write: None)
     monkeypatch.setattr(cuda, "_pinned_bytes", lambda size: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(cuda, "_copying", {})
     monkeypatch.setattr(cuda, "_never_copied", [])
     monkeypatch.setattr(graphs, "_streams", {})
     monkeypatch.setattr(graphs, "_failed", [])
-    monkeypatch.setattr(cuda, "_lost", None)
     return fake

@@ -17,8 +17,7 @@ from specdemo import generate, load_pair
 from specdemo.events import Params, Round
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
-from specdemo.ui.page.page import RECORDED
-from specdemo.ui.runs.recorded import STORY, Recording
+from specdemo.ui.page.page import RECORDED, STORY
 from specdemo.ui.view.settings import FIRST, params_from_controls
 from tests.recorded_runs import record, save
 
@@ -95,7 +94,7 @@ def choose(pair: AnyPair) -> int:
 
 def main(seed: str | None = None) -> None:
     prompt, params = first_example(choose(load_pair()) if seed is None else int(seed))
-    run = record(Recording(prompt, params))
+    run = record("embedded", prompt, params)
     stats = run.stats
     low, high = stats.speedup_interval
     print(

@@ -23,7 +23,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.engine.tree import tree_of
-from specdemo.events import METHODS, Params, Round, is_lossy
+from specdemo.events import LISTED, Params, Round, is_lossy
 from specdemo.events.params import GROWN, MOST_NODES
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
@@ -32,7 +32,7 @@ from specdemo.runtime.steps import EagerSteps
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
 WITHOUT_MODEL = [
-    name for name, method in METHODS.items() if not method.needs_drafter and method.manner != "chain"
+    name for name, method in LISTED.items() if not method.needs_drafter and method.manner != "chain"
 ]
 KINDS = ["model", *WITHOUT_MODEL]
 ROUNDING = 1e-6  # of probabilities, which are float32
@@ -223,8 +223,8 @@ def settings_of(sampler: Sampler) -> Settings:
     return Settings.on_host(sampler)
 
 
-def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sampler's probabilities, and whether they are exact."""
+def shaped_by(sampler: Sampler, logits: torch.Tensor) -> torch.Tensor:
+    """The sampler's probabilities."""
     return sampler.shape(logits, settings_of(sampler))
 
 
@@ -310,7 +310,7 @@ class TableLM:
     feeding can be counted."""
 
     device, drafts_itself = CPU, False
-    features = states = experts = None
+    features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
         self.known_ids, self.vocab_size = logits.shape[1:]
@@ -387,7 +387,8 @@ def materials(sampler, target, drafter=None, context=math.inf, run_step=None, **
     else drafts. params: those that are not the tests' own."""
     params = Params(**dict(ngram=2, gamma=4) | params)
     target = SimpleNamespace(vocab_size=target, device=CPU) if isinstance(target, int) else target
-    return Materials(params, sampler, target, drafter, run_step or EagerSteps(), math.inf, context)
+    tree = tree_of(params) if params.tree else None
+    return Materials(params, sampler, target, drafter, run_step or EagerSteps(), math.inf, context, tree=tree)
 
 
 def make_drafter(kind, *given, **how):
@@ -430,7 +431,7 @@ def decoding(
         tables = (target.vocab_size, drafter, drafter_context, run_step)
         drafter = make_drafter(params.draft_with, sampler, *tables, **how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
-    tree = tree_of(params)
+    tree = tree_of(params) if params.tree else None
     gamma = params.gamma if tree is None else tree.size
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)

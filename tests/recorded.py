@@ -10,7 +10,7 @@ from typing import Any
 
 from specdemo import Params
 from specdemo.servers.software import ServedPair
-from specdemo.servers.vllm import COUNTED, COUNTER_LINE
+from specdemo.servers.vllm import COUNTER_LINE
 from specdemo.session import prepare
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -75,10 +75,7 @@ def _got(pair: ServedPair, path: str) -> str:
 
 def counted(metrics: str) -> list[str]:
     """The lines of /metrics that are read."""
-    lines = metrics.splitlines()
-    names = [line.removeprefix("# TYPE ").partition(" ")[0].partition("{")[0] for line in lines]
-    kept = {*COUNTED, *(name.removesuffix("_sum") for name in COUNTED)}
-    return [line for line, name in zip(lines, names, strict=True) if name in kept]
+    return [line[0] for line in re.finditer(COUNTER_LINE, metrics)]
 
 
 def labels_of(lines: list[str]) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Records the runs of specdemo/ui/runs/recorded.py into assets/traces.
+"""Records the runs in assets/traces again, each with the pair, the prompt and the settings that its file has.
 
 python -m tests.recorded_runs           all of them
 python -m tests.recorded_runs NAME ...  only these; "worlds" are the stops of "Two worlds"
@@ -16,15 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specdemo import load_pair, stream
+from specdemo import Params, load_pair, stream
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
 from specdemo.measure.turns import SETTLING_SECONDS, time_in_turns
 from specdemo.ui.runs.models import Choice
-from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
 from specdemo.ui.runs.trials import WorldsRequest
 from specdemo.ui.view.feed import rounds_to_draw
+from specdemo.ui.view.kept import RECORDINGS, TRACES_FOLDER, WORLDS, recorded_trace
 
 RUNS = 5
 TRIES = 200
@@ -36,7 +36,6 @@ USUAL: dict[str, Any] = {
     "drafts_told": True,
     "fed_again": None,
     "target_forwards": 1,
-    "experts_read": None,
 }
 
 
@@ -67,10 +66,10 @@ def save(trace: Trace, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def record(recording: Recording) -> Trace:
-    """Of the undisturbed runs the one with the median speed-up."""
-    pair = load_pair(recording.pair)
-    runs = (timed(pair, recording) for _ in range(TRIES))
+def record(name: str, prompt: str, params: Params) -> Trace:
+    """Of the undisturbed runs the one with the median speed-up. name: of the pair."""
+    pair = load_pair(name)
+    runs = (timed(pair, prompt, params) for _ in range(TRIES))
     kept = list(islice((run for run in runs if is_undisturbed(run)), RUNS))
     if len(kept) < RUNS:
         sys.exit(f"Only {len(kept)} of {TRIES} runs were undisturbed.")
@@ -82,8 +81,8 @@ def is_undisturbed(run: Trace) -> bool:
     return run.stats.speedup is not None and not is_wide(run.stats.target_step_spread)
 
 
-def timed(pair: AnyPair, recording: Recording) -> Trace:
-    with stream(pair, recording.prompt, recording.params) as run:
+def timed(pair: AnyPair, prompt: str, params: Params) -> Trace:
+    with stream(pair, prompt, params) as run:
         for _ in run:
             pass
         for _ in time_in_turns(run, SETTLING_SECONDS):
@@ -94,15 +93,15 @@ def timed(pair: AnyPair, recording: Recording) -> Trace:
 def record_worlds() -> dict[str, Any]:
     """All stops of "Two worlds", and what they are of. The one with the pair's own drafter is the recorded
     run "warm" again."""
-    recording = RECORDINGS["warm"]
-    pair, wanted = load_pair(recording.pair), {"kind": "worlds", "stop": 0}
-    worlds = WorldsRequest(wanted, Choice(), recording.prompt, recording.params, lambda *_: "")
+    warm, wanted = recorded_trace("warm"), {"kind": "worlds", "stop": 0}
+    pair = load_pair(warm.pair.name)
+    worlds = WorldsRequest(wanted, Choice(), warm.prompt, warm.params, lambda *_: "")
     worlds.most, params = WORLDS_RUNS, worlds.params
     worlds.begin(pair)
     while worlds.go_on(lambda: False, pair) < 1:
         pass
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
-    told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
+    told |= {"prompt": warm.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
     return told | {"worlds": worlds.so_far()}
 
 
@@ -113,7 +112,8 @@ def main(*names: str) -> None:
             WORLDS.write_text(text, encoding="utf-8")
             print(f"worlds: {WORLDS.stat().st_size:,} bytes", flush=True)
             continue
-        run = record(RECORDINGS[name])
+        before = recorded_trace(name)
+        run = record(before.pair.name, before.prompt, before.params)
         path = TRACES_FOLDER / f"{name}.json"
         save(replace(run, date=date.today()), path)
         stats = run.stats

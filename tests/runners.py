@@ -1,11 +1,14 @@
 """Pairs on a CPU whose steps are run as on CUDA: by static forwards."""
 
 from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedModel
 
 from specdemo import load_pair
 from specdemo.drafters.formats import HEADS
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.table import cached_drafter
+from specdemo.drafters.table import MTP, cached_drafter
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
@@ -53,7 +56,12 @@ def with_head(target, head, capture="off"):
 
 
 def untried(target, drafter, runner):
-    """A pair in memory whose drafter nobody has tried, nor is to."""
-    pair = replace(load_pair(target=target), drafter=drafter, runner=runner)
+    """A pair in memory whose drafter nobody has tried, nor is to. It has the layers for multi-token
+    prediction of a target that came from a folder."""
+    layers: PreTrainedModel | str = "there is no checkpoint"
+    if target.name_or_path:
+        layers = MTP.read_carried(target, Path(target.name_or_path))
+        layers = layers if isinstance(layers, str) else MTP.tried(layers, target)
+    pair = replace(load_pair(target=target), drafter=drafter, runner=runner, carried=layers)
     pair.states = pair.present_states
     return pair

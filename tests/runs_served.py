@@ -3,12 +3,12 @@ not."""
 
 from dataclasses import replace
 
-from specdemo.events import ByModel, PairInfo, Params, Round, ServerInfo, ServerStats, Started
+from specdemo.events import ByModel, PairInfo, Params, Round, ServerInfo, Started
 from specdemo.events.trace import Trace
 from specdemo.servers.software import Chunk, round_of, token
 
-SERVER = ServerInfo("http://host:8000", "vllm", "0.11.0", "org/target-8b", "eagle3", 3, "2 GPUs")
-SILENT = replace(SERVER, version=None, method=None, gamma=None, parallel=None)
+SERVER = ServerInfo("http://host:8000", "vllm", "0.11.0", "org/target-8b", "eagle3", 3)
+SILENT = replace(SERVER, version=None, method=None, gamma=None)
 WORDS = (" there", " was", " a", " girl", " who", " had", " one", " dog", " and", " no", " cat", ".")
 OTHER = (None, " other", None, None, 0.25, None)  # beside each of them
 CHUNKS = (1, 3, 4, 1, 3)  # tokens that arrive at once; the first is the prefill's
@@ -22,10 +22,6 @@ def served_trace(told: bool = True, finish: str | None = "length", **params) -> 
     trace = Trace.begin(Started(pair, {}, Params(seed=7, **params), "Once upon a time", ()))
     for index, tokens in enumerate(CHUNKS):
         trace.add(_round(index, len(trace.output_ids), tokens, told))
-    drafts = len(CHUNKS) - 1
-    times = (3.0, 180.0, 620.0, 803.0, 41.0) if told else ()
-    counted = ServerStats(told, drafts, 3 * drafts, trace.stats.accepted, (3, 3, 1), *times)
-    trace.stats = replace(trace.stats, server=counted)
     if finish:
         trace.end(finish)
     return trace

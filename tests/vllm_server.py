@@ -59,13 +59,7 @@ def _name(requirement: str) -> str:
 
 
 @contextmanager
-def serving(
-    python: Path,
-    log: Path,
-    speculative: dict[str, Any] | None,
-    *options: str,
-    variables: dict[str, str] | None = None,
-) -> Iterator[str]:
+def serving(python: Path, log: Path, speculative: dict[str, Any] | None, *options: str) -> Iterator[str]:
     """The address of a server of the embedded target. speculative: its speculative config. log: a file for
     what it prints."""
     with socket.socket() as free:
@@ -81,7 +75,6 @@ def serving(
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
-        **(variables or {}),
     }
     with open(log, "w") as output:
         process = subprocess.Popen(

@@ -25,10 +25,9 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, by_segment, summary
+from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
-from specdemo.events.trace import save_text
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless
 
@@ -121,8 +120,7 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     tell(note)
-            lines = summary(run.trace)
-            for line in (*lines, *by_segment(run.trace)):
+            for line in summary(run.trace):
                 tell(line)
     return 0
 
@@ -163,7 +161,7 @@ def _check_writable(option: str, file: str) -> None:
 
 def _save(what: str, text: str, file: str) -> None:
     try:
-        save_text(file, text)
+        Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"the {what} could not be saved to {file}: {error.strerror}") from None
 
@@ -203,8 +201,8 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
-        in_turns = [arguments.repeats] if can_be_timed_in_turns(pairs[0]) else []
-        for so_far in compare(settings, prompts, arguments.repeats, in_turns=in_turns):
+        how = (arguments.repeats, arguments.repeats, can_be_timed_in_turns(pairs[0]))
+        for so_far in compare(settings, prompts, *how):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
                 tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")

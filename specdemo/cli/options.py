@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import METHODS, PARAMETERS, RULES, Params
+from specdemo.events import LISTED, METHODS, PARAMETERS, RULES, Params
 from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, described, read_number
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about, harmless
@@ -56,12 +56,10 @@ def add_pair_options(parser: ArgumentParser, several: bool = False) -> None:
     kinds = f"none, {', '.join(QUANTIZE)}; on CUDA not all of them (see pairs)"
     target = "a hub id (ID or ID@REVISION) or a directory, instead of --pair"
     drafter = "the same for the drafter: a model, or a speculator, which names the target that it needs"
-    code = "run program code that comes with --target and --drafter: read it first"
     add = parser.add_argument
     add("--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)")
     add("--target", metavar="ID_OR_DIR", help=target)
     add("--drafter", metavar="ID_OR_DIR", help=SUPPRESS if several else drafter)
-    add("--trust-remote-code", action="store_true", help=code)
     add("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     add("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
     add("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
@@ -93,7 +91,7 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
     """The arguments for `load_pair`."""
     if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
         raise ValueError("pair: give --pair or --target with --drafter, not both")
-    same = ("target", "drafter", "device", "dtype", "trust_remote_code")
+    same = ("target", "drafter", "device", "dtype")
     kinds = {"target": arguments.quantize, "drafter": arguments.quantize_drafter}
     return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 
@@ -136,9 +134,9 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
     add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
-    methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
+    methods = f"a table of drafters instead, from {','.join(LISTED)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
-    trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
+    trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto"
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
 
@@ -155,7 +153,7 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     add("--prompts", metavar="FILE", help=prompts)
     add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORKS)})")
     add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
-    add("--report", metavar="FILE.html", help="save a page with all that was measured")
+    add("--report", metavar="FILE.html", help="save a page with what was measured")
 
 
 def check_advise_options(arguments: Namespace) -> None:
@@ -183,7 +181,7 @@ def check_bench_options(arguments: Namespace) -> None:
     if arguments.methods is not None:
         for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
-                names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
+                names = f"{', '.join(LISTED)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
         if arguments.prompt_tokens is not None:
             raise ValueError("methods: give --methods or --prompt-tokens, not both")

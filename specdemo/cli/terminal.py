@@ -9,9 +9,8 @@ from typing import TextIO
 
 from specdemo.events import Round, is_tree
 from specdemo.events.params import as_text, rule_in_words
-from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import experts_in_words, verdict, where_bound
+from specdemo.events.verdict import verdict
 from specdemo.words.message import harmless
 
 STYLES = {
@@ -71,29 +70,12 @@ class Printer:
             file.flush()
 
 
-def by_segment(trace: Trace) -> list[str]:
-    """A line for each kind of segment, if there are several, and one that says where the grammar begins."""
-    segments = segments_of(trace.started, trace.rounds)
-    lines = [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
-    return [*lines, *where_bound(trace)]
-
-
-def _segment_in_words(segment: Segment) -> str:
-    numbers = (
-        f"{segment.kind}: {segment.tokens} tokens ({segment.tokens_per_round:.2f} a round)",
-        f"acceptance rate {_write(segment.acceptance_rate, '{:.0%}')}",
-        f"{_write(segment.tokens_per_second, '{:.1f}')} tokens/s",
-    )
-    return ", ".join(numbers)
-
-
 def _write(value: float | None, pattern: str) -> str:
     return "–" if value is None else pattern.format(value)
 
 
 def summary(trace: Trace) -> tuple[str, str]:
-    """Two lines: whether speculation paid, with what checks read of a mixture of experts, and the run's
-    numbers."""
+    """Two lines: whether speculation paid, and the run's numbers."""
     stats, params, rounds = trace.stats, trace.params, trace.rounds
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
     is_auto = params.gamma == "auto" and not params.tree
@@ -115,5 +97,4 @@ def summary(trace: Trace) -> tuple[str, str]:
         f"ended by {trace.finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    paid = (verdict(trace, trace.finish).text, experts_in_words(rounds, params))
-    return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))
+    return verdict(trace, trace.finish).text, ", ".join(filter(None, numbers))

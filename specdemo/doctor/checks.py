@@ -1,14 +1,12 @@
-"""The doctor's sections: what this machine is; whether a step can be captured as a CUDA graph and replayed,
-and what a capture that fails leaves behind; and whether the embedded pair writes the same text on the CPU and
-the GPU, by captured and uncaptured steps, and with quantised weights."""
+"""The doctor's sections: what this machine is; and whether the embedded pair writes the same text on the CPU
+and the GPU, by captured and uncaptured steps, and with quantised weights."""
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -16,30 +14,24 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from specdemo.doctor.run import Facts, Failed, NotRun, Trial, serve
 from specdemo.errors import LoadError, PairError
 from specdemo.events import Params, __version__
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.runtime import cuda
-from specdemo.runtime.device import Clock, cpu_name, has_bfloat16, memory_of
+from specdemo.runtime.device import cpu_name, has_bfloat16, memory_of
 
 # What needs transformers is imported where it is used, so that `versions` tells of a broken installation.
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
-    from specdemo.runtime.graphs import Graphs
 
 PACKAGES = ("transformers", "optimum-quanto", "gradio")
-COMPILERS = ("nvcc", "g++", "gcc")  # some quantised weights need one
 
 
 def need_cuda() -> None:
     """Raises NotRun without a CUDA device."""
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise NotRun(f"torch {torch.__version__} is a CPU build")
     if not torch.cuda.is_available():
-        raise NotRun("torch sees no CUDA device")
+        raise NotRun(f"torch {torch.__version__} sees no CUDA device")
 
 
 def packages() -> Facts:
@@ -65,7 +57,6 @@ def processor() -> Facts:
         "cpu_threads": torch.get_num_threads(),
         "cpu_memory_gb": round(memory_of("cpu") / 1e9, 1),
         "system": platform.platform(),
-        "compilers": [name for name in COMPILERS if shutil.which(name)],
         "triton": find_spec("triton") is not None,
     }
     return {"hardware": facts}
@@ -82,7 +73,6 @@ def gpu() -> Facts:
         "gpus": torch.cuda.device_count(),
         "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
         "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
         "driver": driver,
         "bfloat16": has_bfloat16("cuda"),  # else it is emulated
     }
@@ -99,109 +89,6 @@ def _driver() -> str | None:
     return done.stdout.split("\n")[0].strip() or None if done.returncode == 0 else None
 
 
-def kernel() -> str:
-    need_cuda()
-    numbers = torch.arange(1000, device="cuda").double()
-    if (total := numbers.sum().item()) != 499_500:
-        raise Failed(f"the sum of 0 to 999 is {total:g} on the GPU")
-    return "a sum on the GPU is right"
-
-
-# Capture
-
-_MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Numbers:
-    x: Tensor
-
-    def on_device(self) -> "Numbers":
-        return self
-
-    def varied(self) -> "Numbers":
-        return Numbers(self.x + 1)
-
-
-def step(value: Numbers) -> Numbers:
-    return Numbers((value.x * 2 + 1).cumsum(0))
-
-
-def bad_step(value: Numbers) -> Numbers:
-    """A step that waits for the device, which no capture allows."""
-    return Numbers(value.x * value.x.sum().item())
-
-
-def numbers(n: int, size: int = 100) -> Numbers:
-    return Numbers(torch.arange(size, device="cuda").double() + n)
-
-
-def new_graphs(most: int = 64) -> "Graphs":
-    need_cuda()
-    from specdemo.runtime.graphs import Graphs
-
-    return Graphs(Clock(), most)
-
-
-def replay() -> str:
-    graphs = new_graphs()
-    for n in range(4):
-        _, output = graphs(("doctor", 0), step, numbers(n))
-        if graphs.fault:
-            raise Failed(f"it cannot be captured: {graphs.fault}")
-        if not torch.equal(output.x, step(numbers(n)).x):
-            raise Failed(f"replay {n} differs from the step itself")
-    return "4 replays equal the step itself"
-
-
-def graphs_memory() -> str:
-    graphs, held = new_graphs(most=4), []
-    for key in range(40):
-        graphs(("doctor", key), step, numbers(key, _MIB))  # 8 MiB
-        held.append(torch.cuda.memory_reserved())
-    if graphs.fault:
-        raise Failed(f"it cannot be captured: {graphs.fault}")
-    if (grown := (held[-1] - held[9]) / _MIB) > 64:
-        raise Failed(f"with 4 graphs kept, 30 further captures took {grown:,.0f} MiB more")
-    return f"with 4 graphs kept, 40 captures hold {held[-1] / _MIB:,.0f} MiB"
-
-
-@cache
-def fail() -> str:
-    graphs = new_graphs()
-    _, output = graphs(("doctor", 0), bad_step, numbers(1))
-    if not torch.equal(output.x, bad_step(numbers(1)).x):
-        raise Failed("the step's output is wrong")
-    if not graphs.blocker:
-        raise Failed("the capture did not fail, though the step waits for the device")
-    return graphs.blocker
-
-
-def uncaptured() -> str:
-    if not torch.equal(step(numbers(2)).x.cpu(), step(Numbers(numbers(2).x.cpu())).x):
-        raise Failed("its output is wrong")
-    return "its output is right"
-
-
-def freed_memory() -> str:
-    """Each allocation is larger than the one before, so that none can take the last one's place."""
-    cuda.free_cache("cuda")
-    before = torch.cuda.memory_reserved()
-    for size in range(64, 129, 8):
-        torch.empty(size * _MIB, dtype=torch.uint8, device="cuda")
-        cuda.free_cache("cuda")
-    if (grown := (torch.cuda.memory_reserved() - before) // _MIB) > 32:
-        stays = f"{grown:,} MiB that were freed stay reserved"
-        raise Failed(f"{stays}: torch {torch.__version__} gives nothing back in this process any more")
-    return "what is freed goes back to the device"
-
-
-def after_failure(trial: Trial) -> Facts | str:
-    """Runs the trial after a failed capture."""
-    fail()
-    return trial()
-
-
 # Texts
 
 PROMPT = "Once upon a time there was a little fox who"
@@ -214,7 +101,6 @@ SAMPLERS = {
     "all filters": replace(GREEDY, temperature=1.2, top_k=20, top_p=0.95, min_p=0.05),
 }
 DRAFTERS = ("model", "lookup", "ngram", "none")
-Texts = tuple[list[int], list[int]]  # two whose token ids are compared
 
 
 @cache
@@ -239,8 +125,9 @@ def in_common(ids: list[int], others: list[int]) -> int:
     return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=True)))
 
 
-def compared(texts: dict[str, Texts], must_be_equal: bool = True) -> str:
-    """How many are equal, and up to where the others are. Failed if all of them must be and are not."""
+def compared(texts: dict[str, tuple[list[int], list[int]]], must_be_equal: bool = True) -> str:
+    """How many pairs of texts are equal, and up to where the others are. Failed if all of them must be and
+    are not."""
     same = {name: in_common(*both) for name, both in texts.items()}
     parted = [f"{name} from token {count} on" for name, count in same.items() if count < len(texts[name][0])]
     if parted and must_be_equal:
@@ -305,17 +192,7 @@ def quantised(kind: str) -> str:
 
 
 TRIALS: dict[str, dict[str, Trial]] = {
-    "versions": {"packages": packages, "processor": processor, "GPU": gpu, "a kernel runs": kernel},
-    "capture": {
-        "a step is captured and replayed": replay,
-        "captured steps take bounded memory": graphs_memory,
-    },
-    "failed-capture": {  # in a process of its own, because torch may not recover
-        "a step that cannot be captured runs as it is, with a reason": fail,
-        "an uncaptured step works after that": partial(after_failure, uncaptured),
-        "another step can be captured after that": partial(after_failure, replay),
-        "memory is given back after that": partial(after_failure, freed_memory),
-    },
+    "versions": {"packages": packages, "processor": processor, "GPU": gpu},
     "parity": {
         "greedy text on the CPU is transformers' own": cpu_and_transformers,
         "greedy text on the GPU is the CPU's": gpu_and_cpu,
@@ -329,5 +206,5 @@ TRIALS: dict[str, dict[str, Trial]] = {
 }
 
 if __name__ == "__main__":  # a section's own process
-    section, start, deadline = sys.argv[1:]
-    serve(section, TRIALS[section], int(start), float(deadline))
+    section, deadline = sys.argv[1:]
+    serve(section, TRIALS[section], float(deadline))

@@ -1,4 +1,4 @@
-"""Runs the doctor's sections, each in processes of its own, so that a crash or a hang costs one check, and
+"""Runs the doctor's sections, each in a process of its own, so that a crash or a hang ends one section, and
 reports what they found: a line for each check, and all of it as JSON, in one fenced block that can be pasted
 into an issue."""
 
@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import sleep, time
+from tempfile import TemporaryFile
+from time import time
 from typing import Literal
 
 from specdemo.errors import in_short, redacted
@@ -24,17 +23,13 @@ from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run, with seconds for each
     "versions": 120,
-    "capture": 120,
-    "failed-capture": 120,
     "parity": 300,
     "quantised": 300,
 }
-COMMAND = (sys.executable, "-m", "specdemo.doctor.checks")  # then a section, its first trial, and a deadline
+COMMAND = (sys.executable, "-m", "specdemo.doctor.checks")  # then a section and a deadline
 GRACE = 5.0  # s that a process may take to say where it hangs
-LOOK = 0.05  # s between two looks at what a process has written
 MARK = b"\x1e"  # before a message, in what else is printed
 LAST_LINES = 40  # of a crashed process's output that are kept
-LOST = 75  # the exit status of a process in which CUDA does not work any more
 PROCESS = "the section's process"  # what has failed when it was no single check
 
 Outcome = Literal["PASS", "FAIL", "NOT RUN"]
@@ -71,91 +66,58 @@ def check_sections(names: Sequence[str]) -> None:
             raise ValueError(f"sections must be some of {known}, not {ascii(name)}")
 
 
-def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) -> Iterator[Check]:
-    """The section's checks as they come, for at most `limit` seconds. If its process dies in one, that has
-    failed, and another process does the rest."""
-    deadline, done, goes_on = time() + limit, 0, True
-    while goes_on:
-        doing: str | None = None
-        given = section, str(done), str(deadline)
-        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            printed = Path(folder) / "printed"
-            with _started([*command, *given], printed) as process:
-                for message in _messages(process, printed, deadline + GRACE):
-                    doing = message.get("begin")  # None when its check has come
-                    if fields := message.get("check"):
-                        done += 1
-                        yield Check(**fields)
-                status, is_late = process.poll(), time() > deadline
-            if status != 0 and (status != LOST or is_late):
-                why = f"the process ended with status {status}"
-                if is_late:
-                    why = f"still running after {limit:g} s, so nothing more of the section was run"
-                elif status is not None and status < 0:
-                    why = f"the process was ended by {signal.Signals(-status).name}"
-                lines = [line for line in printed.read_bytes().splitlines() if MARK not in line]
-                output = public(b"\n".join(lines[-LAST_LINES:]).decode("utf-8", "replace"))
-                yield Check(section, doing or PROCESS, "FAIL", why, output)
-        goes_on = not is_late and (status == LOST or doing is not None)
-        done += doing is not None
-
-
-@contextmanager
-def _started(command: Sequence[str], printed: Path) -> Iterator[subprocess.Popen]:
-    """A process that writes into this file. It is ended with all that it has started."""
-    with printed.open("wb") as file:
+def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) -> list[Check]:
+    """The section's checks, which a process of its own makes in at most `limit` seconds. Where it dies, the
+    check that it was making has failed, and the section ends."""
+    deadline = time() + limit
+    with TemporaryFile() as printed:
         process = subprocess.Popen(
-            command,
+            [*command, section, str(deadline)],
             cwd=ROOT,
             env={"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"} | os.environ,
             stdin=subprocess.DEVNULL,
-            stdout=file,
+            stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that compilers that it starts can be ended with it
         )
-    try:
-        yield process
-    finally:
-        with suppress(OSError, subprocess.TimeoutExpired):  # it has ended, or a driver holds it
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            process.wait(10)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(limit + GRACE)
+        finally:
+            with suppress(OSError):  # all of them have ended
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        printed.seek(0)
+        lines = printed.read().splitlines()
+    messages = [json.loads(line.partition(MARK)[2]) for line in lines if MARK in line]
+    checks = [Check(**message["check"]) for message in messages if "check" in message]
+    if (status := process.returncode) != 0:
+        why = f"the process ended with status {status}"
+        if time() > deadline:
+            why = f"still running after {limit:g} s"
+        elif status is not None and status < 0:
+            why = f"the process was ended by {signal.Signals(-status).name}"
+        doing = messages[-1].get("begin", PROCESS) if messages else PROCESS
+        output = b"\n".join([line for line in lines if MARK not in line][-LAST_LINES:])
+        checks.append(Check(section, doing, "FAIL", why, public(output.decode("utf-8", "replace"))))
+    return checks
 
 
-def _messages(process: subprocess.Popen, printed: Path, deadline: float) -> Iterator[dict]:
-    """What the process `serve`s, until it ends or the time is over."""
-    with printed.open("rb") as file:
-        is_over = False
-        while not is_over:
-            is_over = process.poll() is not None or time() > deadline
-            while (line := file.readline()).endswith(b"\n"):
-                if MARK in line:
-                    yield json.loads(line.partition(MARK)[2])
-            file.seek(-len(line), os.SEEK_CUR)  # it is not written to its end
-            sleep(LOOK)
-
-
-def serve(section: str, trials: Mapping[str, Trial], start: int, deadline: float) -> None:
-    """Runs the trials from number `start` on, in a process of their own. Writes {"begin": name} and {"check":
-    ...} for each, as JSON on a line, after MARK. A crash says where it was, and so does what is not done at
-    the deadline, by time(); then it ends.
-
-    After a CUDA error no later call works in this process, so it ends with LOST, and the parent starts
-    another one for the rest."""
+def serve(section: str, trials: Mapping[str, Trial], deadline: float) -> None:
+    """Makes the checks, in a process of their own. Writes {"begin": name} and {"check": ...} for each, as
+    JSON on a line, after MARK. A crash says where it was, and so does what is not done at the deadline, by
+    time(); then it ends. So it does after a CUDA error, since no later call works in this process."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(1.0, deadline - time()), exit=True)
 
     def tell(**message: object) -> None:
         print(f"{MARK.decode()}{json.dumps(message)}", flush=True)
 
-    for name, trial in islice(trials.items(), start, None):
+    for name, trial in trials.items():
         tell(begin=name)
         check = check_of(section, name, trial)
         tell(check=asdict(check))
-        if check.outcome == "FAIL" and ("CUDA error" in check.detail or "CUDA is lost" in check.detail):
-            os._exit(LOST)  # the usual end could fail, too
+        if check.outcome == "FAIL" and "CUDA error" in check.detail:
+            os._exit(0)  # the usual end could fail, too
 
 
 def check_of(section: str, name: str, trial: Trial) -> Check:
@@ -165,11 +127,9 @@ def check_of(section: str, name: str, trial: Trial) -> Check:
     try:
         found = trial()
         if isinstance(found, dict):
-            facts, known = (
-                found,
-                [one for group in found.values() for one in group.items() if one[1] is not None],
-            )
-            found = ", ".join(f"{fact.replace('_', ' ')} {value}" for fact, value in known)
+            facts = found
+            known = [one for group in facts.values() for one in group.items() if one[1] is not None]
+            found = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in known)
     except NotRun as error:
         outcome, found = "NOT RUN", str(error)
     except Failed as error:

@@ -12,11 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
+from specdemo.engine.tree import AnyTree, GrownTree, Tree
 from specdemo.errors import PairError, is_out_of_memory, reason_of
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
-from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.lm import LM, OfTarget
 from specdemo.runtime.steps import RunStep
@@ -43,16 +42,12 @@ class Materials:
     tokenizer: PreTrainedTokenizerBase | None = None
     other_tokenizer: OtherTokenizer | None = None
     is_over: Callable[[], bool] = lambda: False  # of Loop
+    tree: AnyTree | None = None  # what is drafted in each round, if not a chain
 
     @property
     def of_target(self) -> tuple[int, torch.device]:
         """V, and the device on which drafts are verified."""
         return self.target.vocab_size, self.target.device
-
-    @property
-    def tree(self) -> AnyTree | None:
-        """What is drafted in each round, if not a chain."""
-        return tree_of(self.params)
 
     @property
     def regular_tree(self) -> Tree | None:
@@ -82,10 +77,6 @@ class Drafting(Generic[M]):
 
     def lacks(self, pair: PairModels) -> Message | str | None:
         """Why the pair cannot draft so, if it cannot."""
-        return None
-
-    def largest(self, pair: PairModels, field: str) -> int | None:
-        """The largest value of a field of Params that the pair takes; None where it sets no limit."""
         return None
 
     def check(self, pair: PairModels, params: Params) -> Params:
@@ -153,9 +144,9 @@ class Drafting(Generic[M]):
         raise NotImplementedError
 
 
-def why_not_used(device: torch.device, its: str, check: Callable[[], str | None]) -> str | None:
-    """Why a model on this device cannot be used: what `check` returns, or that its forward fails. its: "its"
-    or "their". Raises what says that there is not enough memory, or no GPU any more."""
+def why_not_used(its: str, check: Callable[[], str | None]) -> str | None:
+    """Why a model cannot be used: what `check` returns, or that its forward fails. its: "its" or "their".
+    Raises what says that there is not enough memory."""
     try:
         return check()
     except PairError:
@@ -163,8 +154,6 @@ def why_not_used(device: torch.device, its: str, check: Callable[[], str | None]
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        if cuda.is_cuda(device) and isinstance(error, RuntimeError):
-            cuda.raise_if_lost(error, device)
         return f"{its} forward fails: {reason_of(error)}"
 
 

@@ -33,7 +33,6 @@ from specdemo.drafters.configs import (
     HeadConfig,
     HeadJson,
     LayerIds,
-    TokenId,
     Tokens,
     Units,
 )
@@ -62,11 +61,6 @@ class Eagle3Config(HeadConfig):
     norm_output: bool = False  # the next step takes the normed output
     own_embeddings: bool = True  # False: it uses the target's
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.norm_before_fc and self.fc_norm:
-            raise ValueError("norm_before_fc and fc_norm cannot both be true")
-
     @property
     def feature_size(self) -> int:
         return self.target_hidden_size or self.hidden_size
@@ -83,7 +77,7 @@ class Eagle3Config(HeadConfig):
 
 @checked(frozen=True, config=PYDANTIC, kw_only=True)
 class PEagleConfig(Eagle3Config):
-    mask_token_id: TokenId
+    mask_token_id: int
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -111,8 +105,6 @@ def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> E
 
 def read_eagle(given: HeadJson) -> EagleConfig:
     """That of a Llama with one layer."""
-    if "model" in given.raw:
-        raise ValueError("the sizes of its layers must stand beside each other, not in model")
     layer = replace(given, raw=given.raw | {"model_type": "llama"}).layer()  # whatever the target is
     known = {} if "bias" in given.raw else {"fc_bias": "fc.bias" in given.tensors}
     return given.read(EagleConfig, layer=layer, **known)
@@ -225,7 +217,6 @@ class PEagleHead(Eagle3Head):
 class EagleHead(PairHead):
     kind = "eagle"
     config: EagleConfig
-    reads_normed: ClassVar[bool] = True
 
     def __init__(self, config: EagleConfig):
         super().__init__(config, config.vocab_size, [RowMask()] * config.layer.num_hidden_layers)

@@ -27,13 +27,9 @@ from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import about, message, refusal
 
 
-def layer_count(model: PreTrainedModel) -> int:
-    return model.config.get_text_config().num_hidden_layers
-
-
 def exit_layer(model: PreTrainedModel, asked: int) -> int:
     """How many of the model's layers draft if `Params.exit_layer` is `asked`; ValueError if they cannot."""
-    total, name = layer_count(model), type(model).__name__
+    total, name = model.config.get_text_config().num_hidden_layers, type(model).__name__
     if total < 2:
         raise ValueError(about("draft_with", "cannot_exit", name=name, reason=message("one_layer")))
     if keeps_state(model):
@@ -107,9 +103,6 @@ class EarlyExitDrafting(Drafting):
         except ValueError:
             return "its target has no first layers that could draft alone"
         return None
-
-    def largest(self, pair: PairModels, field: str) -> int | None:
-        return layer_count(pair.target) - 1 if field == "exit_layer" else None
 
     def check(self, pair: PairModels, params: Params) -> Params:
         return replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))

@@ -2,39 +2,35 @@
 `speculators_model_type`), and those in which their authors publish them, told by classes, keys and tensors.
 Neither library is needed."""
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.drafters import dflash, eagle
 from specdemo.drafters.base import Drafting, Materials, PairModels, check_sizes
-from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
+from specdemo.drafters.configs import EMBEDDINGS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.drafters.model import agrees_with_target, by_rows
 from specdemo.engine.draft import Drafter
-from specdemo.errors import LoadError, PairError
-from specdemo.events import DRAFTER_KINDS, drafter_label
+from specdemo.errors import LoadError, PairError, in_short
+from specdemo.events import DRAFTER_KINDS
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
+from specdemo.runtime.lm import CachedLM, context_of, logits_width
 from specdemo.runtime.weights import stored_tensors, weight_files
 from specdemo.words.message import Message, message
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
-LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
-NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
-OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
-# Copies of the target's, some of them for training alone, and maps of tokens.
-UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight", "d2t", "t2d"}
+# Copies of the target's, some of them for training alone.
+COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
+NOTHING = torch.zeros(0)
 HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
 
 
@@ -50,44 +46,33 @@ def has_eagle_tensors(folder: Path) -> bool:
     """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
     config.json is that of a Llama with one layer."""
     try:
-        with (folder / "model.safetensors").open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            names = json.loads(file.read(min(size, LONGEST_HEADER))).keys()
-    except (OSError, ValueError, AttributeError):
+        with safe_open(folder / "model.safetensors", "pt") as content:
+            names = set(content.keys())
+    except (OSError, SafetensorError):
         return False
     return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:
-    """The name of the kind of head that its authors publish with such a config: one in DRAFTER_KINDS, or what
-    a sentence calls a kind that cannot be run. None for a whole model."""
-    if OF_MEDUSA in config:
-        return "Medusa"
+    """The name in DRAFTER_KINDS of the head that its authors publish with such a config. None for a model."""
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
-    for kind, pattern in (PUBLISHED | NOT_RUN).items():
+    for kind, pattern in PUBLISHED.items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            is_parallel = kind == "eagle3" and any(config.get(mask) is not None for mask in MASKS)
-            return "P-EAGLE outside of the speculators format" if is_parallel else kind
+            return kind
     return None
 
 
 def kind_described(config: Mapping[str, object]) -> str:
     """The name in DRAFTER_KINDS of the head that a config.json describes. ValueError for a kind that cannot
     be run."""
-    if SPECULATOR in config:
-        name = config[SPECULATOR]
-        types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
-        if name not in types:
-            allowed = f"one of {', '.join(types)}, which can be run here"
-            raise ValueError(f"{SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
-        return str(name)
-    kind = authors_kind(config) or "eagle"  # told by their tensors alone
-    if kind not in PUBLISHED:
-        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
-        can = f"{', '.join(most)} and {last}"
-        raise ValueError(f"heads of the kind {kind} cannot be run here, only those of {can}")
-    return kind
+    if SPECULATOR not in config:
+        return authors_kind(config) or "eagle"  # told by their tensors alone
+    name, types = config[SPECULATOR], [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
+    if name not in types:
+        allowed = f"one of {', '.join(types)}, which can be run here"
+        raise ValueError(f"{SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
+    return str(name)
 
 
 def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:
@@ -102,27 +87,13 @@ def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:
     return given, HEADS[kind].read(given)
 
 
-def _tensor_in(content: Any, name: str, expected: Tensor, named: str) -> Tensor:
-    """A tensor of a head's file. LoadError if its shape is not the expected one, before it is read, or its
-    numbers are of another type."""
-    shape, asked = content.get_slice(name).get_shape(), list(expected.shape)
-    if shape != asked:
-        what = f"has the shape {shape}, and config.json asks for {asked}"
-        raise LoadError(f"{named}: its tensor {name} {what}")
-    value = content.get_tensor(name)
-    needs_scale = value.is_floating_point() and value.itemsize == 1  # float8
-    if needs_scale or value.is_floating_point() != expected.is_floating_point():
-        raise LoadError(f"{named}: its tensor {name} cannot be of {value.dtype}")
-    return value
-
-
 def _check_ids(d2t: Tensor, can_draft: Tensor | None, width: int, named: str) -> None:
     """LoadError if this is no map from a head's tokens to those of a target with so many, or maps to others
     than can_draft says."""
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
         raise LoadError(f"{named}: its tensor d2t does not give a different id below {width:,} to each token")
-    if can_draft is not None and not can_draft.equal(
+    if can_draft is not None and not can_draft.bool().equal(
         torch.zeros(width, dtype=torch.bool).index_fill(0, ids, True)
     ):
         raise LoadError(f"{named}: its tensors d2t and t2d name different tokens")
@@ -150,33 +121,30 @@ class HeadDrafting(Drafting[DraftHead]):
     def read(self, head: DraftHead, folder: Path, dtype: torch.dtype, named: str) -> DraftHead:
         """Gives the head, a skeleton, its weights in this dtype, on the CPU. named: the head in a sentence.
         LoadError if its tensors are not those that its config.json asks for."""
-        # What its authors call the first layer of EAGLE-3.
-        is_authors = any(name.startswith("midlayer.") for name in stored_tensors(folder))
-        first = "midlayer." if is_authors else "layers.0."
-        own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
-        tensors: dict[str, Tensor] = {}
-        can_draft: Tensor | None = None  # of the target's tokens, as t2d has it
+        wanted, tensors = head.state_dict(), {}
         for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
-                    if name in own_names:
-                        tensors[name] = _tensor_in(content, name, head.state_dict()[own_names[name]], named)
-                    elif name not in UNUSED:
-                        what = f"has a tensor {name}, which its config.json does not ask for"
-                        raise LoadError(f"{named} {what}")
-                    elif name == "t2d":
-                        can_draft = content.get_tensor(name).bool()
-                    elif name == "d2t" and content.get_tensor(name).any():
-                        why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
-                        raise LoadError(f"{named}: its tensor d2t {why}")
-        if missing := sorted(own_names.keys() - tensors.keys()):
-            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
-            raise LoadError(f"{named} lacks {what} {missing[0]}, which its config.json asks for")
+                    own = name.replace("midlayer.", "layers.0.", 1)  # EAGLE-3's authors have another name
+                    if own in wanted or own not in COPIES:
+                        tensors[own] = content.get_tensor(name)
+        can_draft = tensors.pop("t2d", None)  # of the target's tokens
+        if head.d2t is None and tensors.pop("d2t", NOTHING).any():
+            why = "must be 0 everywhere, since draft_vocab_size is vocab_size"
+            raise LoadError(f"{named}: its tensor d2t {why}")
+        for name, value in tensors.items():
+            needs_scale = value.is_floating_point() and value.itemsize == 1  # float8
+            if needs_scale or value.is_floating_point() == (name == "d2t"):
+                raise LoadError(f"{named}: its tensor {name} cannot be of {value.dtype}")
+            tensors[name] = value.to(dtype if name != "d2t" else torch.long)
+        try:
+            head.load_state_dict(tensors, assign=True)
+        except RuntimeError as error:
+            _, first, *_ = str(error).split("\n\t")
+            what = "has other tensors than its config.json asks for"
+            raise LoadError(f"{named} {what}: {in_short(first)[:150]}") from None
         if head.d2t is not None:
-            _check_ids(tensors["d2t"], can_draft, head.config.vocab_size, named)
-        used = {own: tensors[name] for name, own in own_names.items()}
-        used = {name: value.to(dtype if name != "d2t" else torch.long) for name, value in used.items()}
-        head.load_state_dict(used, assign=True)
+            _check_ids(head.d2t, can_draft, head.config.vocab_size, named)
         head.requires_grad_(False).begin_run()
         return head.eval()
 
@@ -212,18 +180,6 @@ class HeadDrafting(Drafting[DraftHead]):
                 f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
                 f"and from 0 to {depth}, the target's number of layers"
             )
-        if model.embed_tokens is None and config.hidden_size != of_target.hidden_size:
-            size = f"has no embeddings of its own and a hidden size of {config.hidden_size:,}"
-            theirs = f"the target's embeddings of size {of_target.hidden_size:,}"
-            raise PairError(f"{where}: it {size}, so {theirs} cannot be used")
-        if model.reads_normed:
-            try:
-                final_norm(target)
-            except ValueError:
-                raise PairError(
-                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
-                    f"of a {type(target).__name__}"
-                ) from None
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
         guessed = model.guessed(target.config.get_text_config().num_hidden_layers)

@@ -2,7 +2,7 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, their layers,
 and a cache that is written by position."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
@@ -45,35 +45,26 @@ class RotaryPositions(Module):
 
     partial_rotary_factor: only the first r = d * factor channels of a head are rotated, as vLLM does.
     dynamic: its frequencies depend on the length beyond max_position_embeddings only, where a head does not
-    draft. longrope: the long factors are those of positions from original_max_position_embeddings on."""
+    draft."""
 
     inverse_frequencies: Tensor  # [r/2] float32
-    long_inverse_frequencies: Tensor | None  # [r/2] float32, of longrope
 
     def __init__(self, layer: LayerConfig):
         super().__init__()
         rope = layer.rope_parameters
-        self.rotated = int(layer.head_dim * rope.get("partial_rotary_factor", 1.0))  # r
-        self.scaling, long, self.longer_from = 1.0, None, 0
+        self.scaling = 1.0
         with torch.device("cpu"):  # also where the weights are on the meta device
             if (kind := rope["rope_type"]) == "default":
-                exponents = torch.arange(0, self.rotated, 2, dtype=torch.float) / self.rotated
+                rotated = int(layer.head_dim * rope.get("partial_rotary_factor", 1.0))  # r
+                exponents = torch.arange(0, rotated, 2, dtype=torch.float) / rotated
                 frequencies = 1.0 / rope["rope_theta"] ** exponents
             else:
                 frequencies, self.scaling = ROPE_INIT_FUNCTIONS[kind](layer)
-            if kind == "longrope":
-                self.longer_from = rope["original_max_position_embeddings"]
-                long, _ = ROPE_INIT_FUNCTIONS[kind](layer, seq_len=self.longer_from + 1)
         self.register_buffer("inverse_frequencies", frequencies, persistent=False)
-        self.register_buffer("long_inverse_frequencies", long, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """positions [N] or [..., N] -> cos and sin [..., N, 1, r], see decoder.Rotation."""
-        frequencies = self.inverse_frequencies
-        if self.long_inverse_frequencies is not None:
-            is_long = positions[..., None] >= self.longer_from  # [..., N, 1]
-            frequencies = torch.where(is_long, self.long_inverse_frequencies, frequencies)
-        angles = positions[..., None] * frequencies  # [..., N, r/2]
+        angles = positions[..., None] * self.inverse_frequencies  # [..., N, r/2]
         cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
         cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
         return cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype)
@@ -93,7 +84,6 @@ class DraftHead(Module):
     embed_tokens: Embedding | None  # its own; None: it uses the target's, as for lm_head
     lm_head: Linear | None
     norm: RMSNorm | None  # before the output layer
-    reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
     drafts_at_once: ClassVar[bool] = False  # whether one forward gives a whole draft
     leaves: int = 0  # see NativeForward
@@ -201,20 +191,29 @@ class DraftHead(Module):
         )
 
 
-def in_parts(
-    cached: CachedByPosition, start: int, end: int, most: int, is_over: Callable[[], bool]
-) -> Iterator[tuple[int, int]]:
-    """The positions from `start` to before `end` in parts of at most so many, for each of which there is
-    room: the first, and the one after the last. is_over: as in LM.prefill."""
-    for first in range(start, end, most):
-        if is_over():
-            return
-        last = min(first + most, end)
-        cached.grow(last)
-        yield first, last
+class FeatureCache(CachedByPosition):
+    """What drafts from the features of its target, with keys and values of its own, by position."""
+
+    reads: Features
+
+    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
+        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
+        for first in range(start, end, HEAD_PREFILL_CHUNK):
+            if is_over():
+                return
+            last = min(first + HEAD_PREFILL_CHUNK, end)
+            self.grow(last)
+            self.fill(ids, first, last)
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        raise NotImplementedError
+
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """The logits [n, V] with the target's true features in these rows. ids: the text."""
+        raise NotImplementedError
 
 
-class CachedHead(Native, CachedByPosition):
+class CachedHead(Native, FeatureCache):
     """A head with keys and values of its own, by position, and with the features of its target.
 
     Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
@@ -222,7 +221,6 @@ class CachedHead(Native, CachedByPosition):
     runs them (`compiled`), where these say what torch's operations do."""
 
     written_for_capture = True
-    reads: Features
 
     def __init__(self, head: DraftHead, target: PreTrainedModel, compiled: bool = False):
         self.compiles_itself = compiled
@@ -316,18 +314,6 @@ class CachedHead(Native, CachedByPosition):
         """ValueError if these are not the same logits, which the target's output layer may have made."""
         dtype = max(self.dtype, self.target.dtype, key=lambda one: torch.finfo(one).eps)
         check_alike(expected, said, dtype, "it predicts something other than the head")
-
-    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
-        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
-        for first, last in in_parts(self, start, end, HEAD_PREFILL_CHUNK, is_over):
-            self.fill(ids, first, last)
-
-    def fill(self, ids: list[int], first: int, last: int) -> None:
-        raise NotImplementedError
-
-    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
-        """The head's logits [n, V] with the target's true features in these rows. ids: the text."""
-        raise NotImplementedError
 
     def attention_at(self, start: Tensor, count: int, branches: Branches | None = None) -> Attention:
         """How the layers of a forward of `count` rows from start [] on attend. branches: as in

@@ -163,7 +163,7 @@ class StepDrafter(Drafter):
         """A chain that the model, an LM or a head that `drafts_itself`, draws after tokens [N]."""
         drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
         drafted, q, logits = model.draft(tokens, start, drawing)
-        return Draft.drawn(drafted, q, None, logits)
+        return Draft.drawn(drafted, q, logits)
 
 
 class FeatureDrafter(StepDrafter):

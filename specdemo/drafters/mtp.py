@@ -1,15 +1,15 @@
 """Layers for multi-token prediction (MTP) that a checkpoint carries beside the model's own, and that draft
 (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2; Gloeckle et al. 2024, "Better & Faster Large
-Language PairModels via Multi-token Prediction").
+Language Models via Multi-token Prediction").
 
-For the target's position t, layer k (from 0) reads what layer k - 1 has made of t (the first layer: the
-target's last hidden state there) and the token at position t + 1 + k, and predicts the token after that. The
-embeddings and the output layer are the target's. transformers builds the layers (`MtpModel`), but leaves them
-out when it loads the model; here they are read, and get a cache that is written by position."""
+For the target's position t, the first layer reads the target's last hidden state there and the token at
+position t + 1, and predicts the token after that. It drafts as an EAGLE head does: what it has made of t then
+stands for the next hidden state. Further layers are not read. The embeddings and the output layer are the
+target's. transformers builds the layer (`MtpModel`), but leaves it out when it loads the model; here it is
+read, and gets a cache that is written by position."""
 
 import copy
 import re
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,16 +27,16 @@ except ImportError:
 if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
-from specdemo.drafters.base import Drafting, Materials, PairModels, why_not_used
-from specdemo.drafters.heads import in_parts
-from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target, by_rows
-from specdemo.engine.draft import Draft
-from specdemo.engine.tree import Shown
-from specdemo.errors import in_short, is_out_of_memory, without_directories
-from specdemo.events import LIMITS, Params
+from specdemo.drafters.base import Drafting, PairModels, why_not_used
+from specdemo.drafters.eagle import EagleDrafter
+from specdemo.drafters.heads import FeatureCache
+from specdemo.drafters.model import Fed, agrees_with_target, by_rows
+from specdemo.errors import is_out_of_memory, reason_of, without_directories
+from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
-from specdemo.runtime.cache import CachedByPosition, Features, PositionalCache, PositionalLayer
+from specdemo.runtime.attention import Branches
+from specdemo.runtime.cache import Features, PositionalCache, PositionalLayer
 from specdemo.runtime.device import to_device
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, OfTarget, context_of, embedded_ids, final_norm
@@ -45,33 +45,29 @@ from specdemo.runtime.weights import (
     few_bits,
     held_bytes,
     is_scale,
-    not_finite,
     stored_tensors,
     weight_bytes,
 )
 
 NONE = "its target's checkpoint has no layers for multi-token prediction"
+IN_MEMORY = "its target was given in memory, which has no layers for MTP: load it by its directory"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"
-# Kinds of which transformers knows no such layers, and the setting that counts these: checkpoints of Qwen's
-# have one as Mellum's do, those of the other have them as DeepSeek-V3's do.
-QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
-LIKE_DEEPSEEK = {"glm4_moe_lite": "num_nextn_predict_layers"}
+# Kinds of which transformers knows no such layers: checkpoints of Qwen's have one as Mellum's do, those of
+# the other have them as DeepSeek-V3's do.
+KINDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "glm4_moe_lite")
 MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
-MTP_PREFILL_CHUNK = 512  # rows per forward
-# Rows of the text that a draft begins with, besides one for each layer.
-MOST_ROWS_FED = int(LIMITS["gamma"].largest)
 
 
-def as_mtp_owner(target: PreTrainedModel, count: int, **more: object) -> SimpleNamespace:
-    """What `MtpModel` asks of a target that has so many layers for MTP. The target's own config stays as it
-    is. more: further attributes."""
+def as_mtp_owner(target: PreTrainedModel, **more: object) -> SimpleNamespace:
+    """What `MtpModel` asks of a target that has one layer for MTP. The target's own config stays as it is.
+    more: further attributes."""
     config = copy.deepcopy(target.config.get_text_config())
-    config.num_mtp_layers = count
+    config.num_mtp_layers = 1
     for name, default in (("layer_types", "full_attention"), ("mlp_layer_types", None)):
         own = getattr(config, name, None)
         if own is not None and getattr(config, f"mtp_{name}", None) is None:
-            setattr(config, f"mtp_{name}", [default or own[-1]] * count)
+            setattr(config, f"mtp_{name}", [default or own[-1]])
     return SimpleNamespace(
         config=config,
         get_decoder=target.get_decoder,
@@ -87,14 +83,6 @@ def own_modules(layers: PreTrainedModel) -> list[Module]:
     return [layers.layers, *shared]
 
 
-def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Moves and casts the layers as the owner of a target in memory has done with the target."""
-    weight, device = layers.layers[0].eh_proj.weight, target.get_input_embeddings().weight.device
-    if (weight.device, weight.dtype) != (device, target.dtype):
-        for module in own_modules(layers):
-            module.to(device, target.dtype)
-
-
 def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTrainedModel | str:
     stored = stored_tensors(folder)
     names = set(stored)
@@ -103,32 +91,25 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
         return NONE
     if MtpModel is None:
         raise ValueError("this version of transformers cannot run them, and 5.24 can")
-    if not prefixes or _declared(target) is None:
+    is_known = kind in KINDS or hasattr(target.config.get_text_config(), "num_mtp_layers")
+    if not prefixes or not is_known:
         raise ValueError(f"how those of {kind} compute is not known here")
-    theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
+    patterns = [NAMED.pattern, *(rf"(^|\.){re.escape(prefix)}" for prefix in prefixes)]
+    theirs = {name: stored[name] for name in names if any(re.search(one, name) for one in patterns)}
     is_quantised = getattr(target.config, "quantization_config", None) and not quantised_here
     if is_quantised or few_bits(theirs) or any(map(is_scale, theirs)):
         raise ValueError("its weights are quantised")
-    if kind in QWEN and len(prefixes) > 1:
-        raise ValueError(f"there are {len(prefixes)} of them, and of {kind} only one can be run")
-    patterns = [rf"(^|\.){re.escape(prefix)}" for prefix in prefixes]
-    if any(NAMED.search(name) for name in names):
-        patterns.append(NAMED.pattern)
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     owner = as_mtp_owner(
         target,
-        len(prefixes),
         _keys_to_ignore_on_load_unexpected=patterns,
         _weight_conversions=get_model_conversion_mapping(target),
     )
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
     cuda.free_cache(device)  # while another thread captures, torch frees nothing to make room
-    try:
-        layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
-    except RuntimeError as error:
-        raise _in_our_words(error) from None
+    layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     mtp_cache_layers(layers, None)
     if type(layers.layers[0].enorm) is not type(final_norm(target)):
         raise ValueError(f"how those of {kind} are normed is not known here")
@@ -140,37 +121,13 @@ def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTra
     return layers
 
 
-def _in_our_words(error: RuntimeError) -> Exception:
-    """An error of MtpModel's in our words, since its own are about its options."""
-    if "mismatch" in str(error):
-        return ValueError("their tensors have other shapes than the model's config asks for")
-    if missing := re.findall(r"'(\w+\.[\w.]+)'", str(error)):
-        return ValueError(f"{len(missing)} of their tensors are missing, first {missing[0]}")
-    return error
-
-
-def _declared(model: PreTrainedModel) -> int | None:
-    """How many layers for MTP a model's config names; None for a kind whose layers are not known here."""
-    config = model.config.get_text_config()
-    setting = (QWEN | LIKE_DEEPSEEK).get(config.model_type)
-    if setting is None and not hasattr(config, "num_mtp_layers"):
-        return None
-    value = getattr(config, setting or "num_mtp_layers", 1)
-    return value if type(value) is int else 0
-
-
 def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
     """How the names of each layer's tensors begin, behind what the whole model is called."""
     depth = model.config.get_text_config().num_hidden_layers
     behind = [f"layers.{index}." for index in range(depth, depth + MOST_MTP_LAYERS)]
     apart = [f"mtp.layers.{index}." for index in range(MOST_MTP_LAYERS)]
-    found = {prefix for name in names for prefix in _layers_of(name, [*behind, *apart])}
+    found = {prefix for prefix in (*behind, *apart) for name in names if f".{prefix}" in f".{name}"}
     return [prefix for prefix in behind if prefix in found] or [prefix for prefix in apart if prefix in found]
-
-
-def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
-    """The layers' prefixes that a tensor's name has."""
-    return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
 
 
 def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[PositionalLayer]:
@@ -182,27 +139,26 @@ def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[Po
     return [PositionalLayer(lm) for _ in layers.layers]
 
 
-class CachedMtp(CachedByPosition):
-    """The layers with their own keys and values, and with the last hidden states of their target.
+class CachedMtp(FeatureCache):
+    """The first layer with its own keys and values, and with the last hidden states of its target.
 
-    A layer's slot t in the cache belongs to the target's position t. Slots after the last one that was
-    written are left over from rejected drafts, or empty, and never attended to."""
+    Slot t of the cache belongs to the target's position t. Slots after the last one that was written are left
+    over from rejected drafts, or empty, and never attended to."""
 
-    is_captured = False
-    reads: Features
+    is_captured = drafts_itself = False
 
     def __init__(self, layers: PreTrainedModel, target: PreTrainedModel):
         self.model = layers
         self.target = target
         self.device = torch.device(target.get_input_embeddings().weight.device)
         self.dtype = target.dtype
-        self.count: int = len(layers.layers)  # L
         self.context = context_of(target)
         depth = target.config.get_text_config().num_hidden_layers
         self.reads = Features(target, (depth,))
         self.norm = final_norm(target)
         self.known_ids = embedded_ids(target)
         self.cache = PositionalCache(self, mtp_cache_layers(layers, self))
+        self.slot = 0  # of the next forward's first token; the layer needs it on the host
         self.grow(1)
 
     def hidden(self, start: int, end: int) -> Tensor:
@@ -210,97 +166,51 @@ class CachedMtp(CachedByPosition):
         states = self.reads.at(torch.arange(start, end, device=self.device))
         return self.norm(states)
 
-    def forward(self, layer: int, tokens: Tensor, hidden: Tensor, slot: int, position: int) -> Tensor:
-        """tokens [N] at `position`, position + 1, ..., and what came before each, hidden [N, H]; their keys
-        and values go to the layer's slots from `slot` on. Returns what the next layer reads, [N, H]."""
-        n = len(tokens)
+    def forward(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """tokens [N] and what came before each, hidden [N, H]; their keys and values go to the slots from
+        `slot` on. Returns what stands for the hidden states at the tokens, [N, H]; see `predict`."""
+        slot, n = self.slot, len(tokens)
+        self.slot += n
         self.key_positions = self.all_positions[: slot + n]
-        self.write_at(slot, n)
-        at = torch.arange(position, position + n, device=self.device)
+        at = self.write_at(slot, n) + 1
         tokens = tokens.clamp(max=self.known_ids - 1)
-        return self.model.forward_layer(layer, hidden[None], at[None], self.cache, input_ids=tokens[None])[0]
+        return self.model.forward_layer(0, hidden[None], at[None], self.cache, input_ids=tokens[None])[0]
 
-    def predict(self, hidden: Tensor) -> Tensor:
-        """What a layer returned, [N, H] -> the logits [N, V] of the token after each."""
-        return self.model._project_to_logits(hidden)
+    def predict(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """As CachedEagle.predict does: hidden [N, H] and the logits [N, V] of the token after each."""
+        return hidden, self.model._project_to_logits(hidden)
 
-    def prefill(self, ids: list[int], start: int, end: int, used: int, is_over: Callable[[], bool]) -> None:
-        """Fills the slots from `start` to before `end` of the first `used` layers. ids: the text, with the
-        tokens up to position end - 1 + used. is_over: as in LM.prefill."""
-        for first, last in in_parts(self, start, end, MTP_PREFILL_CHUNK, is_over):
-            hidden = self.hidden(first, last)
-            for layer in range(used):
-                position = first + 1 + layer
-                tokens = to_device(ids[position : last + 1 + layer], torch.long, self.device)
-                hidden = self.forward(layer, tokens, hidden, first, position)
+    def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """As CachedEagle.begin does, from `slot` on."""
+        hidden = self.hidden(self.slot, self.slot + len(tokens))
+        return self.predict(self.forward(tokens, hidden)[-1:])
+
+    def go_on(
+        self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As CachedEagle.go_on does, from `slot` on."""
+        return self.predict(self.forward(tokens, g))
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        self.slot = first
+        self.forward(to_device(ids[first + 1 : last + 1], torch.long, self.device), self.hidden(first, last))
 
     def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
-        """The logits [end - start, L, V] of each layer for these positions of the target."""
         self.grow(end)
-        hidden, logits = self.hidden(start, end), []
-        for layer in range(self.count):
-            first = start + 1 + layer
-            hidden = self.forward(layer, ids[first : first + end - start], hidden, start, first)
-            logits.append(self.predict(hidden))
-        return torch.stack(logits, 1)
+        self.slot = start
+        tokens = ids[start + 1 : end + 1].to(self.device)
+        return self.predict(self.forward(tokens, self.hidden(start, end)))[1]
 
 
-class MtpDrafter(FeatureDrafter):
-    """The token at depth d of a draft comes from layer d, which reads what layer d - 1 has made of the same
-    rows, and the row's next token. Beyond the last layer it begins anew with the first one: layer d mod L is
-    given the last token and the last output alone, one slot further in its own cache.
+class MtpDrafter(EagleDrafter):
+    """Drafts as by an EAGLE head. Its step is never captured: it begins at a slot that it is told here."""
 
-    A layer's slots are true up to the last one whose token was in the text. Each round begins there: all
-    layers read these rows again, with the target's true hidden states."""
-
-    head: CachedMtp
-    filled = 0  # slots that are true in all layers that draft
-
-    def __init__(self, given: Materials):
-        super().__init__(given)
-        longest = self.gamma if isinstance(self.gamma, int) else self.head.count
-        self.used = min(self.head.count, longest)  # the layers that draft in this run
-
-    def start(self, ids: list[int]) -> None:
-        self._fill(ids, len(ids) - self.used - 1)  # a draft begins with one row at least
-
-    def _fill(self, ids: list[int], end: int) -> None:
-        if end > self.filled:
-            self.head.prefill(ids, self.filled, end, self.used, self.is_over)
-            self.filled = end
-
-    def longest(self, ids: list[int]) -> float:
-        return torch.inf if len(ids) > 1 else 0  # the first token has no hidden state before it
+    places = torch.inf
 
     def begin(self, ids: list[int], rows: int) -> Fed:
-        self._fill(ids, len(ids) - self.used - MOST_ROWS_FED)  # nothing, unless rounds have drafted nothing
-        self.head.grow(len(ids) + rows)
-        return Fed(self.filled, ids[self.filled + 1 :])
-
-    def end(self, ids: list[int], draft: Draft) -> None:
-        if len(draft.ids) >= self.used:
-            self.filled = max(self.filled, len(ids) - self.used)
-
-    def step(self, value: DraftInput) -> Draft:
-        """The draft made from `value`. The step is never captured: it begins at `filled`."""
-        layers, start = self.head, self.filled
-        tokens = value.last.long()  # [N]: those after the rows, and then those drafted
-        end, depth = start + len(tokens), 0
-        hidden = layers.hidden(start, end)  # [N, H], and [1, H] beyond the last layer
-
-        def predict(shown: Shown | None) -> Tensor:
-            nonlocal tokens, hidden, depth
-            if shown is not None:
-                tokens = torch.cat([tokens, shown.tokens])
-            turn, layer = divmod(depth, layers.count)
-            if turn == 0:
-                hidden = layers.forward(layer, tokens[depth:], hidden, start, start + 1 + depth)
-            else:
-                hidden = layers.forward(layer, tokens[-1:], hidden[-1:], end - 1 + turn, end + depth)
-            depth += 1
-            return layers.predict(hidden[-1:])
-
-        return self.in_shape(predict, value)
+        fed = super().begin(ids, rows)
+        self.head.slot = fed.start
+        return fed
 
 
 class MtpDrafting(Drafting):
@@ -308,70 +218,45 @@ class MtpDrafting(Drafting):
         self, target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
     ) -> PreTrainedModel | str:
         """The layers that the target's checkpoint carries beside its own, on the target's device and in its
-        dtype; or, in a part of a sentence, why none can be used. folder: the checkpoint; None where it is not
-        known. quantised_here: whether the target was quantised when it was loaded. Raises what says that
+        dtype; or, in a part of a sentence, why none can be used. folder: the checkpoint; None of a target in
+        memory. quantised_here: whether the target was quantised when it was loaded. Raises what says that
         there is not enough memory; nothing else keeps the target from running."""
         try:
-            return NONE if folder is None else _read(target, folder, quantised_here)
+            return IN_MEMORY if folder is None else _read(target, folder, quantised_here)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return f"{UNUSABLE}: {without_directories(in_short(error))}"
-
-    def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
-        """How many parameters these layers will have. folder: None before the checkpoint is on this
-        machine."""
-        count = _declared(skeleton)
-        try:
-            if folder is not None:
-                count = 0 if count is None else len(_prefixes(set(stored_tensors(folder)), skeleton))
-            if not count or MtpModel is None or count > MOST_MTP_LAYERS:
-                return 0
-            with torch.device("meta"):
-                layers = MtpModel(as_mtp_owner(skeleton, count), count)
-            return sum(one.numel() for module in own_modules(layers) for one in module.parameters())
-        except Exception:  # what is wrong is told when they are read
-            return 0
+            return f"{UNUSABLE}: {without_directories(reason_of(error))}"
 
     def tried(self, layers: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        """The layers, as the target is now; or why they cannot be used. Raises as `why_not_used` does."""
-        follow_target(layers, target)
-        why = why_not_used(target.device, "their", partial(_fault, layers, target))
+        """The layers, or why they cannot be used. Raises as `why_not_used` does."""
+        why = why_not_used("their", partial(_fault, layers, target))
         return f"{UNUSABLE}: {why}" if why else layers
 
     def lacks(self, pair: PairModels) -> str | None:
         return pair.carried if isinstance(pair.carried, str) else None
 
     def own(self, pair: PairModels, params: Params) -> OfTarget:
-        layers = pair.carried
-
-        def make(target: CachedLM) -> CachedMtp:
-            follow_target(layers, target.model)
-            return CachedMtp(layers, target.model)
-
-        return OfTarget("mtp", make)
+        return OfTarget("mtp", lambda owner: CachedMtp(pair.carried, owner.model))
 
     def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         target, layers = pair.target, pair.carried
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None
-        read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
-        return DraftingCost(token=read / weight_bytes(target))
+        return DraftingCost(
+            token=(own - expert_weights(layers).unread + held_bytes(output)) / weight_bytes(target)
+        )
 
 
 def _fault(layers: PreTrainedModel, target: PreTrainedModel) -> str | None:
-    """What is wrong with the layers: values that are not finite; or that they predict something else with a
-    cache that is written by position, also where rejected drafts were, than without one, or are not given the
-    target's last hidden states."""
-    if name := next(filter(None, map(not_finite, own_modules(layers))), None):
-        return f"the tensor {name} holds values that are not finite"
+    """What is wrong with the layers: that they predict something else with a cache that is written by
+    position, also where rejected drafts were, than without one, or are not given the target's last hidden
+    states."""
 
     def compare(_: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor) -> list:
-        n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
+        n = len(ids) - 1
         last = target.get_decoder()(input_ids=ids[None, :-1], use_cache=False).last_hidden_state[0]
-        expected, said = by_rows(whole, cached, ids, n)  # of all layers [n, L, V]
-        hidden = last, cached.hidden(0, len(ids) - 1)
-        return [hidden, *zip(expected.unbind(1), said.unbind(1), strict=True)]
+        return [(last, cached.hidden(0, n)), by_rows(whole, cached, ids, n)]
 
     make = partial(CachedMtp, layers, target)
     agree = agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)

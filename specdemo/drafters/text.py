@@ -184,7 +184,6 @@ class JoinedDrafter(Drafter):
     second: Drafter
 
     def __post_init__(self) -> None:
-        self.waits = self.first.waits or self.second.waits
         self.wants_top = max(self.first.wants_top, self.second.wants_top)
 
     @property

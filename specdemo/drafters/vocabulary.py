@@ -1,7 +1,7 @@
 """What the tokenizers of a target and its drafter have in common."""
 
+import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -14,16 +14,22 @@ from specdemo.errors import PairError
 PROBE_TEXT = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
 ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how sentencepiece spells a byte that is no token otherwise
+LONGEST_TOKEN = 128  # bytes of the drafter's tokens that make up one of the target's
 # How byte-level tokenizers spell each byte: as one printable character.
 BYTE_OF = {sign: byte for byte, sign in bytes_to_unicode().items()}
 
 
 @dataclass(frozen=True)
 class OtherTokenizer:
-    """A drafter's tokenizer that is not the target's."""
+    """A drafter's tokenizer that is not the target's. shared: the drafter's id of each of the target's tokens
+    that both have. ours: what each of the target's adds to a text. theirs: the drafter's ids, by what they
+    add. known: the drafter's model has the ids below it."""
 
     tokenizer: PreTrainedTokenizerBase
-    shared: tuple[tuple[int, int], ...]  # (the target's id, the drafter's) of each token that both have
+    shared: dict[int, int]
+    ours: dict[int, bytes | str]
+    theirs: dict[bytes | str, int]
+    known: float = math.inf
     _own_ids: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, init=False, compare=False)
 
     def own_ids(self, width: int, device: torch.device) -> Tensor:
@@ -31,10 +37,30 @@ class OtherTokenizer:
         always the same tensor, because captured steps read it where it is."""
         if (width, device) not in self._own_ids:
             own_ids = torch.full((width,), -1)
-            for token_id, own_id in self.shared:
-                own_ids[token_id] = own_id
+            own_ids[list(self.shared)] = torch.tensor(list(self.shared.values()))
             self._own_ids[width, device] = own_ids.to(device)
         return self._own_ids[width, device]
+
+    def read(self, text: str) -> list[int]:
+        """A text in the drafter's ids, without an end that its tokenizer may add."""
+        ids = list(self.tokenizer(text).input_ids)
+        while ids and ids[-1] in self.tokenizer.all_special_ids:
+            ids.pop()
+        return [own_id for own_id in ids if own_id < self.known]
+
+    def own(self, token_id: int) -> list[int]:
+        """One of the target's tokens in the drafter's ids: where it has another one, those of the same bytes,
+        each as long as can be."""
+        if token_id in self.shared:
+            return [self.shared[token_id]]
+        content, ids, at = self.ours.get(token_id), [], 0
+        while isinstance(content, bytes) and at < len(content):
+            ends = range(min(len(content), at + LONGEST_TOKEN), at, -1)
+            known = (end for end in ends if self.theirs.get(content[at:end], self.known) < self.known)
+            if end := next(known, 0):
+                ids.append(self.theirs[content[at:end]])
+            at = end or at + 1
+        return ids
 
 
 def other_tokenizer(
@@ -43,9 +69,20 @@ def other_tokenizer(
     """The drafter's tokenizer; None if it is the target's. PairError if they have no token in common."""
     if is_same(target, drafter):
         return None
-    other = OtherTokenizer(drafter, tuple(shared_tokens(target, drafter)))
+    other = compared(target, drafter)
     check_shared(other, target_id, drafter_id)
     return other
+
+
+def compared(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> OtherTokenizer:
+    """Both have a token in common if it is the same bytes of text, however they are spelled, or the same
+    special token. The two that end a text are the same, whatever they are called."""
+    ours, theirs = contents(target), contents(drafter)
+    shared = {ours[content]: theirs[content] for content in ours if content in theirs}
+    ends = target.eos_token_id, drafter.eos_token_id
+    if None not in ends and ends[0] not in shared and ends[1] not in shared.values():
+        shared[ends[0]] = ends[1]
+    return OtherTokenizer(drafter, shared, {token_id: content for content, token_id in ours.items()}, theirs)
 
 
 def check_shared(other: OtherTokenizer, target_id: str, drafter_id: str) -> None:
@@ -63,19 +100,6 @@ def is_same(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -
     theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
     same = all(ours[token_id] == theirs[token_id] for token_id in ours.keys() & theirs.keys())
     return same and target(PROBE_TEXT).input_ids == drafter(PROBE_TEXT).input_ids
-
-
-def shared_tokens(
-    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase
-) -> Iterator[tuple[int, int]]:
-    """The target's id and the drafter's of each token that both have: the same bytes of text, however they
-    are spelled, or the same special token. The two that end a text are the same, whatever they are called."""
-    ours, theirs = contents(target), contents(drafter)
-    found = {ours[content]: theirs[content] for content in ours if content in theirs}
-    ends = target.eos_token_id, drafter.eos_token_id
-    if None not in ends and ends[0] not in found and ends[1] not in found.values():
-        found[ends[0]] = ends[1]
-    yield from sorted(found.items())
 
 
 def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:

@@ -8,20 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
+from specdemo.engine.rules import Judge, block, speculative
 from specdemo.engine.sampling import masked
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
-from specdemo.errors import one_line
+from specdemo.errors import in_short
 from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import address, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
 
 # What the compiled verdict is given: the addresses of the logits [B+1, V], of what VerifyInput has (0: it is
-# not there), and of its numbers; and how it judges. allowed: the logits of what the grammar allows.
+# not there), and of its numbers; and by which rule. allowed: the logits of what the grammar allows.
 READ = ("logits", *list(table_of(VerifyInput))[1:], *VerifyNumbers.__annotations__)
 WHOLE = (*READ, "rows", "width", "eos_count", "biased_count", "is_greedy", "rule")
-GIVEN = np.dtype([*((name, "i8") for name in WHOLE), ("lenience", "f8"), ("epsilon", "f8"), ("delta", "f8")])
-RECORDED = np.dtype([(name, "i8") for name in (*table_of(Verified), "tokens", "likely")])
+GIVEN = np.dtype([(name, "i8") for name in WHOLE])
+# What it records: the fields of Verified that a chain has after a lossless rule.
+OTHERS = {"distance", "masses", "fed", "parents", "judged", "on_path", "refused"}
+OF_CHAIN = {name: field for name, field in table_of(Verified).items() if name not in OTHERS}
+RECORDED = np.dtype([(name, "i8") for name in (*OF_CHAIN, "tokens", "likely")])
 
 
 class Compiled:
@@ -33,11 +36,7 @@ class Compiled:
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
         self._memory, self._addresses = dict[str, Tensor](), record(memory)
         self.code, self.buckets = verdict, shaping.BUCKETS
-        self.rules: dict[Judge, int] = {
-            speculative: verdict.SPECULATIVE,
-            block: verdict.BLOCK,
-            typical: verdict.TYPICAL,
-        }
+        self.rules: dict[Judge, int] = {speculative: verdict.SPECULATIVE, block: verdict.BLOCK}
         self._judge = intrinsics.compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
         self._room_for: tuple[int, ...] = ()
         self._sample = intrinsics.compile_function(kernels.sampling_function)
@@ -63,32 +62,15 @@ class Compiled:
         self._sample.ctypes(*given, address(tokens), address(probs), *memory)
         return tokens, probs
 
-    def judge(
-        self, verifier: Verifier, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None
-    ) -> Packed | None:
-        """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
-        rule, lenience = self.rules.get(verifier.rule), 1.0
-        if isinstance(verifier.rule, Lenient):
-            rule, lenience = self.code.LENIENT, verifier.rule.lenience
-        if rule is None:
+    def judge(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
+        """Gives what `verifier.judge` gives; None of a tree, and where its rule is not compiled."""
+        rule = self.rules.get(verifier.rule)
+        if rule is None or value.parents is not None:
             return None
         rows, width = len(value.drafted), logits.shape[-1]
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
-        is_tree = value.parents is not None
-        copied = {name: getattr(value, name) for name in ("q_exact", "parents", "fed")}
-        copied["experts_read"] = experts_read
-        present = {name: tensor is not None for name, tensor in copied.items()}
-        present["p_exact"] = False  # it always is: a nucleus is looked for among all tokens
-        present["block_prob"] = not is_tree and (alternatives > 0 or rule == self.code.BLOCK)
-        present["distance"] = rule in (self.code.TYPICAL, self.code.LENIENT)
-        present |= dict.fromkeys(("judged", "on_path", "masses", "refused"), is_tree)
-        absent = frozenset(name for name, is_there in present.items() if not is_there)
-        layout, size = layout_of(rows, alternatives, likely, absent)
+        layout, size = layout_of(rows, alternatives, likely)
         numbers = torch.zeros(size, dtype=torch.float64)
-        for name, tensor in copied.items():
-            if tensor is not None:
-                start = layout[name].start
-                numbers[start : start + len(tensor)] = tensor
         self._make_room(rows, width, max(alternatives, likely))
         logits = logits.float()
         parts = vars(value) | {"logits": logits}
@@ -108,9 +90,6 @@ class Compiled:
             biased_count=value.numbers.sizes["biased"],
             is_greedy=verifier.sampler.greedy,
             rule=rule,
-            lenience=lenience,
-            epsilon=EPSILON,
-            delta=DELTA,
         )
         first = numbers.data_ptr()
         places = {name: first + 8 * place.start for name, place in layout.items()}
@@ -132,16 +111,13 @@ class Compiled:
 
 
 @cache
-def layout_of(
-    rows: int, alternatives: int, likely: int, absent: frozenset[str]
-) -> tuple[dict[str, Placed], int]:
+def layout_of(rows: int, alternatives: int, likely: int) -> tuple[dict[str, Placed], int]:
     """Says where each field of Verified stands among its numbers, and how many numbers these are."""
     sizes = {"rows": rows, "positions": rows + 1, "tokens": 2 + alternatives, "likely": likely}
     layout, end = {}, 0
-    for name, (dtype, *shape) in table_of(Verified).items():
-        if name not in absent:
-            layout[name] = Placed(end, torch.Size([sizes[one] for one in shape]), dtype)
-            end += layout[name].shape.numel()
+    for name, (dtype, *shape) in OF_CHAIN.items():
+        layout[name] = Placed(end, torch.Size([sizes[one] for one in shape]), dtype)
+        end += layout[name].shape.numel()
     return layout, end
 
 
@@ -156,7 +132,7 @@ def compiled() -> Compiled | None:
         try:
             return Compiled()
         except Exception as error:  # of numba, among others
-            _fault = one_line(error)
+            _fault = in_short(error)
     return None
 
 

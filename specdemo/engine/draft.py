@@ -27,7 +27,7 @@ PAUSE, TRIAL = 32, 8
 # on a GPU.
 ROW_COST = 0.05
 # What a draft has of each row, and what it is in a row that only fills a step.
-FILLED = {"ids": 0, "q": 0.0, "raw_q": 0.0, "exact": True, "sure": 1.0, "parents": -1, "fed": -1}
+FILLED = {"ids": 0, "q": 0.0, "raw_q": 0.0, "sure": 1.0, "parents": -1, "fed": -1}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
     how many tokens the drafter made besides these and dropped itself, because it was not sure enough.
-    ends_by_grammar: whether it ends because the grammar forbids all that the drafter has next.
     parents: of a tree, the number of the token that each follows; -1: the text. fed: of a tree, which of the
     tokens that were shown to the drafter each is; -1: it was not. logits: what ids, q and raw_q come from,
     where the drafter is; of a tree, those after the text and after each token that was shown to the drafter.
@@ -45,28 +44,19 @@ class Draft:
     ids: Tensor  # [B] int64
     q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
-    exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
-    ends_by_grammar: bool = field(default=False, kw_only=True)
     parents: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: each follows the one before
     fed: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: the first, the second, ...
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
     @classmethod
-    def drawn(
-        cls,
-        ids: Tensor,
-        q: Tensor | None,
-        exact: Tensor | None,
-        logits: Tensor,
-        of_graph: Tensor | None = None,
-    ) -> "Draft":
+    def drawn(cls, ids: Tensor, q: Tensor | None, logits: Tensor, of_graph: Tensor | None = None) -> "Draft":
         """Makes a draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph
         in their place."""
         q = one_hot(ids, logits.shape[-1]) if q is None else q
         raw_q = probabilities(logits if of_graph is None else of_graph)
-        return cls(len(ids), ids, q, raw_q, exact, logits=logits)
+        return cls(len(ids), ids, q, raw_q, logits=logits)
 
     @property
     def _rows(self) -> list[tuple[str, Tensor]]:
@@ -96,7 +86,6 @@ class Drafter:
 
     wants_top = 0
     follows_any = False
-    waits = False  # whether `propose` waits for the device
 
     @property
     def states(self) -> States | None:
@@ -160,8 +149,7 @@ def draft_in_turn(
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
-    token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
-    ends_by_grammar = False
+    token, drafted, qs, predicted, sures = None, [], [], [], []
     for i, u_token in enumerate(u.split(1)):
         prediction = predict(token)  # [1, V]
         logits = prediction if of_graph is None else of_graph[i : i + 1]  # [1, V]
@@ -172,27 +160,22 @@ def draft_in_turn(
                 break
             shaped = masked(logits, allowed.to(logits.device))
             if bool((shaped == -torch.inf).all()):
-                ends_by_grammar = True
                 break
         predicted.append(prediction)
-        token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
+        token, q = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V]
         if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
         if q is not None:
             qs.append(q)
-        if is_exact is not None:
-            exacts.append(is_exact)
         if sampler.grammar is not None:
             sures.append(probabilities(shaped).amax(-1))
         if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
-        nothing = one_hot_draft([], prediction.shape[-1], prediction.device)
-        return replace(nothing, ends_by_grammar=ends_by_grammar)
-    q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
-    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), of_graph)
-    return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
+        return one_hot_draft([], prediction.shape[-1], prediction.device)
+    draft = Draft.drawn(torch.cat(drafted), torch.cat(qs) if qs else None, torch.cat(predicted), of_graph)
+    return replace(draft, sure=torch.cat(sures) if sures else None)
 
 
 def draft_at_once(

@@ -10,7 +10,7 @@ import torch
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import Draft
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Judging, Verified
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Verified
 from specdemo.events import (
     RULES,
     Alternative,
@@ -19,13 +19,12 @@ from specdemo.events import (
     Finish,
     Judged,
     JudgedInTree,
-    Kept,
     Next,
     Round,
     Source,
-    places_of,
 )
 from specdemo.runtime.device import CPU, Clock, Timestamp
+from specdemo.runtime.steps import Packed
 
 
 @dataclass
@@ -87,17 +86,16 @@ class Stopwatch:
 @dataclass(frozen=True)
 class Launched:
     """A round that the device has been given. gamma: the longest draft allowed. is_paused: whether nothing is
-    drafted for a while. k: how many tokens were asked for. room: the most tokens that can follow each other.
-    allowed: what the grammar allows; None without one. fed_again, target_forwards: those of Round."""
+    drafted for a while. k: how many tokens were asked for. allowed: what the grammar allows; None without
+    one. fed_again, target_forwards: those of Round."""
 
     index: int
     gamma: int
     is_paused: bool
     k: int
-    room: int
     draft: Draft
     allowed: Allowed | None
-    judging: Judging
+    verified: Packed  # a Verified
     fed_again: int | None
     target_forwards: int
     watch: Stopwatch
@@ -149,8 +147,6 @@ class Emitter:
         if not self.stop.finish:
             emitted.append(verdict.next_id)
             next_token = events.next(self._push(verdict.next_id))
-        ended_by = self._ended_by(launched, int(verdict.k), draft)
-        made = len(draft) if ended_by == "eos" else launched.draft.k + launched.draft.dropped
         return Round(
             index=launched.index,
             draft=tuple(draft),
@@ -158,13 +154,10 @@ class Emitter:
             emitted=tuple(emitted),
             draft_ms=None,
             verify_ms=None,
-            kept=events.kept(),
             gamma=launched.gamma,
-            ended_by=ended_by,
-            made=made,
+            ended_by=self._ended_by(launched, int(verdict.k), draft),
             fed_again=launched.fed_again,
             target_forwards=launched.target_forwards,
-            experts_read=verdict.experts(len(drafts)),
         )
 
     def _push(self, token_id: int) -> str:
@@ -178,22 +171,16 @@ class Emitter:
         made, eos = launched.draft, self.stop.eos
         if launched.gamma == 0:
             return "pause" if launched.is_paused else None
-        if kept == made.k and launched.allowed is not None and launched.allowed.is_cut:
+        if draft and draft[-1].forbidden:
             return "grammar"
-        if made.parents is None:
-            is_ended = bool(draft) and draft[-1].id in eos
-        else:
-            places = zip(draft, places_of(draft), strict=True)
-            has_eos = any(one.id in eos and at + 1 < launched.room for one, at in places)
-            is_ended = len(draft) < kept and has_eos
-            if len(draft) < kept and not has_eos:  # the others were too deep
-                return "length"
-        if is_ended:
+        if any(one.id in eos for one in draft):
             return "eos"
+        if len(draft) < kept:  # the others of a tree were too deep
+            return "length"
         if kept < made.k or made.dropped:
             return "confidence"
         if made.k < launched.k:
-            return "grammar" if made.ends_by_grammar else "drafter"
+            return "drafter"
         return "length" if launched.k < launched.gamma else "gamma"
 
 
@@ -234,17 +221,6 @@ class _RoundEvents:
 
     def is_forbidden(self, i: int) -> bool:
         return self.allowed is not None and not self.allowed.masks[i, self.verdict.token_ids[i][DRAFTED]]
-
-    def kept(self) -> Kept | None:
-        """Says how much of this draft each lossless rule keeps with these uniform numbers, if that is
-        known."""
-        verdict, drafts = self.verdict, self.verdict.drafts
-        if not drafts or not verdict.block_prob:
-            return None
-        u, block_prob = verdict.u_accept, verdict.block_prob
-        refused = (i for i in drafts if not u[i] < verdict.p[i][DRAFTED] / verdict.q[i][DRAFTED])
-        by_block = [i + 1 for i in drafts if u[i] < block_prob[i]]
-        return Kept(speculative=next(refused, len(drafts)), block=max(by_block, default=0))
 
     def next(self, text: str) -> Next:
         verdict, i = self.verdict, self.verdict.refused

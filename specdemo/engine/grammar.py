@@ -28,7 +28,7 @@ from specdemo.engine.grammar_check import NoTokenFits, TooLarge, Vocabulary, fol
 from specdemo.errors import in_short
 from specdemo.events import Params
 from specdemo.events.params import field_of_grammar
-from specdemo.events.segments import Thoughts
+from specdemo.events.thoughts import Thoughts
 from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
@@ -45,12 +45,10 @@ class GrammarError(RuntimeError):
 
 class Allowed(NamedTuple):
     """What the grammar allows after a text and after each token of a draft of k tokens. counts: how many
-    tokens; None where it allows all, before it begins and after the end of the text. is_cut: whether the
-    draft's last token is one that the grammar forbids."""
+    tokens; None where it allows all, before it begins and after the end of the text."""
 
     masks: Tensor  # [k+1, V] bool, on the host
     counts: tuple[int | None, ...]  # k+1
-    is_cut: bool
 
 
 @dataclass
@@ -112,20 +110,20 @@ class Grammar:
     def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
         """Counts the tokens of the draft that are judged, and says what the grammar allows at their places. A
         draft ends after the first token that it forbids: what would follow has no distribution."""
-        masks, counts, k, is_cut = list[Tensor](), list[int | None](), 0, False
+        masks, counts, k = list[Tensor](), list[int | None](), 0
         mask = self.after(())
         while mask is not None:
             masks.append(mask)
             counts.append(None if self._place(tuple(draft[:k])).is_free else int(mask.sum()))
             if k == len(draft):
                 break
-            is_cut = not mask[draft[k]]
+            fits = mask[draft[k]]
             k += 1
-            mask = None if is_cut else self.after(draft[:k])
+            mask = self.after(draft[:k]) if fits else None
         else:  # no token follows here
             masks.append(torch.ones(self.vocab_size, dtype=torch.bool))
             counts.append(None)
-        return k, Allowed(torch.stack(masks), tuple(counts), is_cut)
+        return k, Allowed(torch.stack(masks), tuple(counts))
 
     def _place(self, draft: tuple[int, ...]) -> GrammarPlace:
         place = self.places.get(draft)
@@ -181,14 +179,11 @@ class Grammars:
         self.eos = eos
         self._why_not = lru_cache(maxsize=256)(self._look_why_not)
 
-    def compiled(
-        self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None
-    ) -> Grammar | None:
-        """Gives the grammar of these Params, where the output begins; None: there is none. prompt_tokens: how
-        many come before that. thoughts: what is open there. ValueError where it cannot be followed."""
+    def compiled(self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None) -> Grammar:
+        """Gives the grammar of Params that have one, where the output begins. prompt_tokens: how many come
+        before that. thoughts: what is open there. ValueError where it cannot be followed."""
         name = field_of_grammar(params)
-        if name is None:
-            return None
+        assert name is not None
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
         # Made anew for each run, since all copies of a matcher share the limit on their lexer's states.

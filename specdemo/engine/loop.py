@@ -5,6 +5,7 @@ from the target itself. Plain decoding is the same loop with nothing drafted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -27,7 +28,8 @@ class Loop:
     included. seed: that of the run's uniform numbers. is_over: once it is true, no round may follow, and what
     is left of the prefill is left out. ahead: whether each round is launched before the last one is written
     down, so that the device has work meanwhile, and what is launched after the end of a text is thrown away.
-    It is for devices that the host does not wait for while it launches."""
+    It is for devices that the host does not wait for while it launches. active: a context that whoever drives
+    it enters for the prefill and for each round."""
 
     drafter: Drafter
     verifier: Verifier
@@ -38,6 +40,7 @@ class Loop:
     clock: Clock
     is_over: Callable[[], bool] = lambda: False
     ahead: bool = False
+    active: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @torch.no_grad()
     def prefill(self, ids: list[int]) -> tuple[int, float]:
@@ -116,7 +119,7 @@ class Loop:
         if grammar is not None:
             kept, allowed = grammar.allowed(draft.ids[: draft.k].tolist())
             draft = replace(draft, k=kept, dropped=draft.dropped + draft.k - kept)
-        judging = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
+        verified = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
         watch.mark("verified", target.device)
         fed, forwards = self._extra
         return Launched(
@@ -124,10 +127,9 @@ class Loop:
             gamma=gamma,
             is_paused=self.length.is_paused,
             k=k,
-            room=room,
             draft=draft,
             allowed=allowed,
-            judging=judging,
+            verified=verified,
             fed_again=None if fed is None or fed_before is None else fed - fed_before,
             target_forwards=1 + forwards - forwards_before,
             watch=watch,
@@ -143,7 +145,7 @@ class Loop:
     def _judged(self, ids: list[int], launched: Launched) -> Verified:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
         round."""
-        verdict = self.verifier.verdict(launched.judging)
+        verdict = Verified.of(launched.verified)
         if self.drafter.wants_top:
             for path, drafted, likely in verdict.likely:
                 self.drafter.learn([*ids, *path], drafted, likely)

@@ -33,7 +33,6 @@ class Decision:
     # [K] float64, of a lossy rule: the total variation distance between p and what the rule emits at a place
     # that it comes to, over all drafts and uniform numbers. A lossless rule has none.
     distance: Tensor | None = None
-    block_prob: Tensor | None = None  # [K] float64: h of block verification, if it is known
     judged: Tensor | None = None  # [K] bool
     on_path: Tensor | None = None  # [K] bool: the accepted ones
     masses: Tensor | None = None  # [K] float64: of the residual that each leaves, if it is refused
@@ -70,8 +69,7 @@ def block(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tenso
     accepted = pad(length * (u_accept < accept_prob), (1, 0)).amax()
     p_next, q_next = _after(p, q, accepted)
     residual = weight[accepted[None], None].to(p.dtype) * p_next - q_next
-    drawn = _from_residual(residual, p_next, u_next)
-    return Decision(accept_prob, accepted, *drawn, block_prob=accept_prob)
+    return Decision(accept_prob, accepted, *_from_residual(residual, p_next, u_next))
 
 
 def block_probs(p: Tensor, q: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:

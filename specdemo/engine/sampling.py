@@ -84,7 +84,7 @@ class Sampler:
         self.grammar = grammar
         self.greedy = params.temperature == 0
         self.top_k = 0 if self.greedy else params.top_k
-        self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
+        self.has_top_p = params.top_p < 1 and not self.greedy
         self.has_min_p = params.min_p > 0 and not self.greedy
         # A temperature that float32 rounds to 0 would give 0/0.
         temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
@@ -113,9 +113,8 @@ class Sampler:
     @property
     def key(self) -> tuple:
         """Names what changes the operations, beyond the numbers in `Settings`."""
-        width = self.nucleus and self.nucleus.width
         adjusts = self.biased, self.counts_repeated, self.counts_generated
-        return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
+        return self.greedy, self.top_k, self.has_top_p, self.has_min_p, *adjusts
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor | None:
         """Counts how often each token of a text was generated, and a half more if it is in the prompt: [V]
@@ -128,38 +127,30 @@ class Sampler:
         seen = torch.zeros(vocab_size, dtype=torch.float32, device=device).index_fill_(0, prompt, 0.5)
         return seen.index_add_(0, generated, torch.ones_like(generated, dtype=seen.dtype))
 
-    def shape(
-        self, logits: Tensor, settings: Settings, seen: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool; None: all
-        are. seen: [N, V], or [V] for all rows, of the text before each row (see `seen`).
-
-        A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
-        of them only. `widen` makes top-p look at more."""
-        logits, exact = self.adjusted(logits, settings, seen), None
+    def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> Tensor:
+        """logits [N, V] -> probabilities [N, V], float32. seen: [N, V], or [V] for all rows, of the text
+        before each row (see `seen`)."""
+        logits = self.adjusted(logits, settings, seen)
         if self.greedy:
-            return one_hot(most_likely(logits), logits.shape[-1]), exact
+            return one_hot(most_likely(logits), logits.shape[-1])
         logits = logits.float()
         # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
         logits = (logits - _reduced(torch.amax, logits, -torch.inf)) / settings.temperature
         if 0 < self.top_k < logits.shape[-1]:
             logits = _at_least(logits, logits.topk(self.top_k).values[:, -1:])
-        if self.nucleus:
-            logits, exact = self.nucleus.filter(logits, settings.top_p)
+        if self.has_top_p:
+            logits = _in_nucleus(logits, settings.top_p)
         if self.has_min_p:  # p >= min_p * max p, as the largest logit is 0
             logits = _at_least(logits, settings.min_p.log())
-        probs = _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
-        return probs, exact
+        return _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
 
-    def probabilities(
-        self, logits: Tensor, settings: Settings, seen: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def probabilities(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Gives what `shape` gives, by compiled code on a CPU where nothing is penalised."""
         if self.compiled_draw is None or logits.device.type != "cpu" or seen is not None:
             return self.shape(logits, settings, seen)
         u = torch.zeros(len(logits), dtype=torch.float64)
         tokens, probs = self.compiled_draw(logits, self.drawing(settings, u, None, stops_below=0.0))
-        return one_hot(tokens, logits.shape[-1]) if probs is None else probs, None
+        return one_hot(tokens, logits.shape[-1]) if probs is None else probs
 
     def adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Adds the bias and applies the penalties.
@@ -187,16 +178,15 @@ class Sampler:
 
     def sample(
         self, logits: Tensor, u: Tensor, settings: Settings, seen: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Draws a token [N] for each row of logits [N, V] with u [N]. Also returns the probabilities [N, V]
-        that it was drawn from, and whether those are exact [N]. The probabilities are None where they are
-        one-hot. seen: [V], for all rows. None in place of exact: see `shape`."""
+        that it was drawn from; None where they are one-hot. seen: [V], for all rows."""
         if self.compiled_draw is not None and logits.device.type == "cpu":
-            return *self.compiled_draw(logits, self.drawing(settings, u, seen, stops_below=0.0)), None
+            return self.compiled_draw(logits, self.drawing(settings, u, seen, stops_below=0.0))
         if self.greedy:  # whatever u is
-            return most_likely(self.adjusted(logits, settings, seen)), None, None
-        probs, exact = self.shape(logits, settings, seen)
-        return draw(probs, u), probs, exact
+            return most_likely(self.adjusted(logits, settings, seen)), None
+        probs = self.shape(logits, settings, seen)
+        return draw(probs, u), probs
 
     def drawing(self, settings: Settings, u: Tensor, seen: Tensor | None, stops_below: float) -> Drawing:
         """Says how compiled code draws a draft's tokens. stops_below: the draft ends after a
@@ -208,51 +198,20 @@ class Sampler:
         parts = [temperature, *(numbers[name] for name in others), more, numbers["biased"], numbers["bias"]]
         return Drawing(self.greedy, u, torch.cat(parts), seen)
 
-    def widen(self) -> None:
-        """Makes top-p look at more tokens from now on. Only called when a row was inexact."""
-        assert self.nucleus is not None
-        self.nucleus.widen()
-
 
 def _at_least(logits: Tensor, least: Tensor) -> Tensor:
     return logits.masked_fill(logits < least, -torch.inf)
 
 
-class Nucleus:
-    """Top-p: the fewest likeliest tokens whose probabilities sum to at least top_p. Keeps what transformers'
-    warper keeps, but looks at the `width` likeliest tokens only, where that sorts the whole vocabulary.
-
-    Whether they were enough is known on the device alone, so it is an output (`filter`). Of equally likely
-    tokens at the edge, those with the highest ids stay; transformers keeps as many, but its sort does not say
-    which."""
-
-    WIDTHS = (256, 2048)
-
-    def __init__(self) -> None:
-        self._wider = iter(self.WIDTHS)
-        self.width: int | None = next(self._wider)  # None: the whole vocabulary
-
-    def widen(self) -> None:
-        self.width = next(self._wider, None)
-
-    def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V], the largest of each row 0, top_p [] -> the same with -inf outside of the nucleus,
-        and whether that is the whole nucleus [N], bool; None: it is. Where it is not, the `width` likeliest
-        tokens stay, which are a part of it.
-
-        The sum over the likeliest is float64, and of the whole width V only if `width` is None."""
-        vocab_size = logits.shape[-1]
-        width = min(self.width or vocab_size, vocab_size)
-        top = logits.topk(width).values  # [N, width]
-        p = (top.double() - _reduced(torch.sum, logits.exp(), 0.0).log()).exp()
-        inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
-        edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
-        at_edge = logits == edge
-        room = (inside & (top == edge)).sum(-1, keepdim=True)  # [N, 1]: how many of the equally likely stay
-        up_to = _counts(at_edge)  # [N, V]
-        kept = (logits > edge) | (at_edge & (up_to > up_to[:, -1:] - room))
-        whole = ~inside[:, -1] if width < vocab_size else None
-        return torch.where(kept, logits, -torch.inf), whole
+def _in_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
+    """Leaves, of logits [N, V], the fewest likeliest whose probabilities sum to at least top_p []; the others
+    become -inf. The largest of each row is 0. transformers' warper keeps as many, but its sort does not say
+    which of equally likely ones: here those with the highest ids stay."""
+    order = logits.sort(dim=-1, stable=True)  # the least likely first
+    # More than 1 by what rounding can change: of 10 that are equally likely 9 stay at 0.9.
+    first = draw(order.values.exp(), (1 + 1e-15 - top_p)[None])  # [N]: of those that stay
+    outside = torch.arange(logits.shape[-1], device=logits.device) < first[:, None]  # [N, V]
+    return logits.scatter(-1, order.indices, order.values.masked_fill(outside, -torch.inf))
 
 
 def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
@@ -270,17 +229,6 @@ def _in_chunks(numbers: Tensor, padding: float) -> Tensor:
     if missing := -numbers.shape[-1] % CHUNK:
         numbers = pad(numbers, (0, missing), value=padding)
     return numbers.unflatten(-1, (-1, CHUNK))
-
-
-def _counts(flags: Tensor) -> Tensor:
-    """flags [N, V] -> how many there are up to each place [N, V], int32. A GPU counts those of a large
-    vocabulary by chunks, because it has one block make a running sum."""
-    if not _one_block_is_slow(flags):
-        return flags.cumsum(-1, dtype=torch.int32)
-    inside = _in_chunks(flags, 0).cumsum(-1, dtype=torch.int32)  # [N, C, CHUNK]
-    sums = inside[..., -1]
-    before = sums.cumsum(-1, dtype=torch.int32) - sums  # [N, C]
-    return (inside + before[..., None]).flatten(1)[:, : flags.shape[-1]]
 
 
 def _one_block_is_slow(numbers: Tensor) -> bool:

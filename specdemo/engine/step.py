@@ -2,9 +2,8 @@
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, isnan
 from typing import Annotated, Any
 
@@ -14,10 +13,10 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.rules import Decision, Judge, block_probs
+from specdemo.engine.rules import Judge
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, masked, one_hot, probabilities
 from specdemo.engine.tree import AnyTree, Nodes, speculative_tree
-from specdemo.events import ExpertsRead, Gamma
+from specdemo.events import Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
     HostNumbers,
@@ -53,7 +52,6 @@ class Verified(OnHost):
     u_next: Annotated[float, REAL]
     residual_mass: Annotated[float, REAL]
     accept_prob: Annotated[Floats, REAL, "rows"]
-    block_prob: Annotated[Floats, REAL, "rows"]  # what block verification would compare u with; if recorded
     distance: Annotated[Floats, REAL, "rows"]  # of a lossy rule
     u_accept: Annotated[Floats, REAL, "rows"]  # infinite in rows without a draft
     token_ids: Annotated[list[Ints], WHOLE, "positions", "tokens"]
@@ -63,9 +61,6 @@ class Verified(OnHost):
     raw_q: Annotated[list[Floats], SINGLE, "rows", "tokens"]
     likely_ids: Annotated[list[Ints], WHOLE, "positions", "likely"]  # for the drafter to learn from
     likely_p: Annotated[list[Floats], SINGLE, "positions", "likely"]  # their raw_p
-    p_exact: Annotated[Flags, FLAG, "positions"]  # whether p is what the sampler asks for; else it is
-    q_exact: Annotated[Flags, FLAG, "rows"]  # as p_exact
-    experts_read: Annotated[Floats, REAL, "positions"]  # of a target with experts: what Experts.read gives
     masses: Annotated[Floats, REAL, "rows"]  # of a tree
     fed: Annotated[Ints, WHOLE, "rows"]  # of a tree that does not show its tokens in their order
     # Those of a chain are made at home.
@@ -142,12 +137,6 @@ class Verified(OnHost):
         if any(isnan(row[DRAFTED]) for row in (*self.raw_p[: k + 1], self.raw_p[self.refused])):
             raise RuntimeError(NAN.format("target"))
 
-    def experts(self, k: int) -> ExpertsRead | None:
-        """Counts what the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a
-        step come after them."""
-        read = self.experts_read
-        return ExpertsRead(check=read[k], row=read[0]) if read else None
-
     @property
     def likely(self) -> Iterator[tuple[list[int], list[int], list[list[tuple[int, float]]]]]:
         """Gives what the drafter can learn: tokens that follow the text, a draft after them, and the target's
@@ -200,7 +189,6 @@ class VerifyInput:
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
-    q_exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: it is
     sure: Tensor | None = None  # [B] float32: how sure the drafter is; None: it has no measure of its own
     seen: Tensor | None = None  # [V] float32: what Sampler.seen gives
     allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
@@ -220,11 +208,7 @@ class VerifyInput:
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
-    logits: Tensor  # [B+1, V], kept to judge again, with experts_read
-    experts_read: Tensor | None  # [B+1]; None of a target without experts
-
-
-Judging = tuple[VerifyInput, VerifyOutput]  # a round that the device verifies
+    logits: Tensor  # [B+1, V]
 
 
 @dataclass(frozen=True)
@@ -232,9 +216,8 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict: the same function as
-    `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree is a part of; None:
-    chains are drafted. gamma: then its size."""
+    of Params. compiled_verdict: the same function as `judge`, compiled; it returns None of what it does not
+    judge. tree: what a drafted tree is a part of; None: chains are drafted. gamma: then its size."""
 
     target: LM
     sampler: Sampler
@@ -245,8 +228,7 @@ class Verifier:
     wants_top: int
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
-    draft_sampler: Sampler | None = None
-    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
+    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
     tree: AnyTree | None = None
 
     def drafts_in(self, room: int, gamma: int) -> int:
@@ -255,9 +237,9 @@ class Verifier:
 
     def launch(
         self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
-    ) -> Judging:
-        """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
-        allows; None without one. room: see VerifyInput."""
+    ) -> Packed:
+        """Gives the device the step that verifies, and does not wait for the verdict, a Verified. allowed:
+        what the grammar allows; None without one. room: see VerifyInput."""
         rows = self.run_step.rows(draft.k, self.gamma)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -282,7 +264,6 @@ class Verifier:
             drafted=padded.ids,
             q=padded.q,
             raw_q=padded.raw_q,
-            q_exact=padded.exact,
             sure=padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             allowed=masks,
@@ -290,12 +271,13 @@ class Verifier:
             fed=padded.fed,
         )
         key = ("verify", rows, *self._key(is_tree=value.parents is not None))
-        return self.run_step(key, self.step, value, self.expected)
+        _, output = self.run_step(key, self.step, value, self.expected)
+        return output.verified
 
     def _key(self, is_tree: bool) -> Iterable[object]:
         """Gives whatever else a step depends on: all that this verifier has, but for what is an input, or is
         asked outside of a step."""
-        left_out = ("run_step", "gamma", "eos", "draft_sampler", "compiled_verdict")
+        left_out = ("run_step", "gamma", "eos", "compiled_verdict")
         key = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
         # Which features the target keeps counts, too: two drafters of it can need different ones.
         features = self.target.features
@@ -305,29 +287,12 @@ class Verifier:
         key["tree"] = self.tree if is_tree else None
         return key.values()
 
-    def verdict(self, judging: Judging) -> Verified:
-        """Waits for the verdict. No other step may have been run in between."""
-        read, output = judging
-        verdict = Verified.of(output.verified)
-        drafting = self.draft_sampler or self.sampler
-        width = drafting.key
-        while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
-            self.sampler.widen()
-            verdict = Verified.of(self.judge(output.logits, read, output.experts_read))
-        if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
-            drafting.widen()  # for the next rounds; this one is lossless all the same
-        return verdict
-
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.numbers.last.long(), value.drafted])  # [B+1]
         nodes = None if value.parents is None else self._nodes(value)
-        branches, start, read = nodes.branches if nodes else None, value.numbers.position[0].long(), None
-        experts = self.target.experts if branches is None else None
-        with nullcontext([]) if experts is None else experts.watching() as chosen:
-            logits = self.target.forward(tokens, start, branches)  # [B+1, V]
-        if experts is not None:
-            read = experts.read(chosen, len(tokens))
-        return VerifyOutput(self.judge(logits, value, read, nodes), logits, read)
+        branches, start = nodes.branches if nodes else None, value.numbers.position[0].long()
+        logits = self.target.forward(tokens, start, branches)  # [B+1, V]
+        return VerifyOutput(self.judge(logits, value, nodes), logits)
 
     def _nodes(self, value: VerifyInput) -> Nodes:
         if value.parents is None:
@@ -337,21 +302,13 @@ class Verifier:
 
     def expected(self, value: VerifyInput, given: VerifyOutput) -> VerifyOutput:
         """Gives the right output (RunStep): the target's own logits, and the verdict on those of a graph's
-        output. Rounding can choose other experts, too."""
-        read = given.experts_read
-        return VerifyOutput(self.judge(given.logits, value, read), self.step(value).logits, read)
+        output."""
+        return VerifyOutput(self.judge(given.logits, value), self.step(value).logits)
 
-    def judge(
-        self,
-        logits: Tensor,
-        value: VerifyInput,
-        experts_read: Tensor | None = None,
-        nodes: Nodes | None = None,
-    ) -> Packed:
-        """Gives the verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes:
-        those of the value, if they are known."""
+    def judge(self, logits: Tensor, value: VerifyInput, nodes: Nodes | None = None) -> Packed:
+        """Gives the verdict, a Verified, on logits [B+1, V]. nodes: those of the value, if they are known."""
         if self.compiled_verdict:
-            verdict = self.compiled_verdict(self, logits, value, experts_read)
+            verdict = self.compiled_verdict(self, logits, value)
             if verdict is not None:
                 return verdict
         nodes, numbers = nodes or self._nodes(value), value.numbers
@@ -370,12 +327,13 @@ class Verifier:
         if seen is not None:  # as Sampler.seen, in the text and the drafts before each row: [B+1, V]
             seen = seen + nodes.up_to_each(one_hot(value.drafted, self.target.vocab_size))
         allowed = masked(logits, value.allowed)
-        p, exact = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V], [B+1]
+        p = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V]
         raw_p = probabilities(logits)
-        decision = self._decided(nodes, p, q, value.drafted, u_accept, numbers.u_next)
+        rule = self.rule if nodes.branches is None else partial(speculative_tree, nodes)
+        decision = rule(p, q, value.drafted, u_accept, numbers.u_next)
         if decision.by_place is not None:
             rows, p = decision.by_place
-            raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
+            raw_p = raw_p[rows]
 
         # What the trace needs of the distributions.
         width, size = self.target.vocab_size, len(q)
@@ -396,28 +354,9 @@ class Verifier:
             raw_q=raw_q.gather(1, token_ids[:size]),
             likely_ids=likely.indices,
             likely_p=likely.values,
-            p_exact=exact,
-            q_exact=value.q_exact,
-            experts_read=experts_read,
             parents=value.parents,
             fed=value.fed,
         )
-
-    def _decided(self, nodes: Nodes, p: Tensor, q: Tensor, drafted: Tensor, *u: Tensor) -> Decision:
-        if nodes.branches is not None:
-            return speculative_tree(nodes, p, q, drafted, *u)
-        decision = self.rule(p, q, drafted, *u)
-        # h is known whatever the rule, but in a run without alternatives: it takes a fifth of the launches.
-        if decision.block_prob is None and self.alternatives > 0:
-            decision = replace(decision, block_prob=block_probs(p, q, drafted)[0])
-        return decision
-
-
-def _is_exact(verdict: Verified) -> bool:
-    """Says whether p is exact at each position that the verdict depends on: those of the draft, and that of
-    the next token."""
-    exact = verdict.p_exact
-    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.refused])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:

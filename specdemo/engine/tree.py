@@ -86,8 +86,8 @@ AnyTree = Tree | GrownTree
 
 
 def tree_of(params: Params) -> AnyTree | None:
-    """Says what is drafted in each round, if not a chain."""
-    if not params.tree or params.draft_with == "none":
+    """Says what is drafted in each round of a run with a tree; None in plain decoding."""
+    if params.draft_with == "none":
         return None
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 
@@ -186,7 +186,7 @@ def draft_tree(
     seen = None if seen is None else seen[None]  # [P, V]
     shown, score = None, settings.temperature.new_zeros(1)  # [P]: log of how likely each token shown is
     numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
-    tokens, qs, exacts, scores, parents, rows_of, predicted, shown_numbers = ([] for _ in range(8))
+    tokens, qs, scores, parents, rows_of, predicted, shown_numbers = ([] for _ in range(7))
     for depth in range(tree.depth):
         prediction, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
         predicted.append(prediction)
@@ -196,12 +196,10 @@ def draft_tree(
             children, log_probs = _likeliest_children(adjusted, tree.most, sampler, settings)  # [P, C]
             scores.append((score[:, None] + log_probs).flatten())
         else:
-            probs, exact = sampler.probabilities(logits, settings, seen)
+            probs = sampler.probabilities(logits, settings, seen)
             u_depth = next(u_depths).view(len(logits), -1)
             children, q = draw_children(probs, adjusted, u_depth)  # [P, C], [P, C, V]
             qs.append(q.flatten(0, 1))
-            if exact is not None:
-                exacts.append(exact[:, None].expand_as(children).flatten())
         rows = torch.arange(len(logits), device=device)[:, None].expand_as(children).flatten()  # [P * C]
         tokens.append(children.flatten())
         parents.append(numbers[rows])
@@ -220,8 +218,7 @@ def draft_tree(
     ids, after, rows, logits = map(torch.cat, (tokens, parents, rows_of, predicted))
     raw_q = probabilities(logits if of_graph is None else of_graph)
     if not grows:
-        exact = torch.cat(exacts) if exacts else None
-        return Draft(len(ids), ids, torch.cat(qs), raw_q[rows], exact, parents=after, logits=logits)
+        return Draft(len(ids), ids, torch.cat(qs), raw_q[rows], parents=after, logits=logits)
     # Of two that are as likely the first one is kept, which a token's parent is.
     kept = torch.cat(scores).argsort(descending=True, stable=True)[: tree.size].sort().values  # [N]
     is_kept = torch.zeros(len(ids), dtype=torch.bool, device=device).index_fill_(0, kept, True)

@@ -9,12 +9,13 @@ al. 2023, Chen et al. 2023). A field that has a default may be missing in older 
 # ruff: noqa: F401 - other modules ask for the rows and for Params here, too
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from specdemo.events.choices import (
     DRAFTER_KINDS,
+    LISTED,
     METHODS,
     RULES,
     Manner,
@@ -47,9 +48,6 @@ Interval = tuple[Amount, Amount]
 FIRST = Field(fail_fast=True)  # all faults of a list, in place of the first, can take minutes and gigabytes
 TokenIds = Annotated[tuple[TokenId, ...], FIRST]
 EmittedIds = Annotated[tuple[TokenId | None, ...], FIRST]
-T = TypeVar("T")
-ENGINES = "is None only in the run of a server"  # the mark of such a field, for the reader of traces
-Engines = Annotated[T | None, ENGINES]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -69,7 +67,7 @@ class ByModel:
 class ServerInfo:
     """The server that ran a pair, as far as it tells of itself; None for what it does not. model: the name
     that it serves the target under. method: how it drafts ("eagle3"), in its own word. gamma: the most tokens
-    that it drafts in a round, 0 if it drafts none. parallel: over how many devices, in words."""
+    that it drafts in a round, 0 if it drafts none."""
 
     address: str
     software: str
@@ -77,7 +75,6 @@ class ServerInfo:
     model: str
     method: str | None
     gamma: int | None
-    parallel: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +125,12 @@ class Judged:
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: Engines[TokenId]
+    id: TokenId | None
     text: str
-    p: Engines[Probability]
-    q: Engines[Probability]
-    raw_p: Engines[Probability]
-    raw_q: Engines[Probability]
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
     u: Probability | None
     accept_prob: Probability | None
     fate: Fate
@@ -186,35 +183,17 @@ class Next:
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: Engines[TokenId]
+    id: TokenId | None
     text: str
     source: Source
-    p: Engines[Probability]
+    p: Probability | None
     q: Probability | None
-    raw_p: Engines[Probability]
+    raw_p: Probability | None
     raw_q: Probability | None
-    u: Engines[Probability]
+    u: Probability | None
     residual_mass: Probability | None
     top: Top
     allowed: Count | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
-
-    speculative: Count
-    block: Count
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertsRead:
-    """How many experts of a layer the target read in a round, each expert once: the mean over its layers that
-    are mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that
-    token's alone, as in a plain round."""
-
-    check: Amount
-    row: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +201,13 @@ class Round:
     """One target forward over the draft, its verdicts, and the target's own token.
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
-    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
-    and with `alternatives` 0 under any rule but `block`.
+    engine's own time, without what a consumer does between events.
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
-    decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
-    of.
+    decoding.
     fed_again: how many tokens of the text the target and the drafter were fed once more, because rejected
     drafts have changed the one state of a recurrent layer. None where neither model has such layers.
     target_forwards: more than one where the target had to be fed again by a forward of its own, or one token
     at a time.
-    experts_read: without rows after a drafted eos. None of a target without experts, where it is not known
-    which are chosen, one token at a time, with a tree and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
@@ -243,17 +218,14 @@ class Round:
     draft: Annotated[tuple[JudgedInTree | Judged, ...], FIRST]
     next: Next | None
     emitted: EmittedIds
-    draft_ms: Engines[Amount]
-    verify_ms: Engines[Amount]
-    kept: Kept | None = None
+    draft_ms: Amount | None
+    verify_ms: Amount | None
     gamma: Count | None = None
     ended_by: EndedBy | None = None
-    made: Count | None = None
     arrival_ms: Amount | None = None
     drafts_told: bool = True
     fed_again: Count | None = None
     target_forwards: Annotated[int, Field(ge=1, lt=MOST)] = 1
-    experts_read: ExpertsRead | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -276,28 +248,6 @@ def kept_tokens(a_round: Round) -> Iterator[Judged | Next]:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStats:
-    """What a server's own counters added up to while the run went on. alone: whether that was this run's
-    doing only, as far as the counters can tell; other visitors' requests count in them, too.
-
-    drafts: how many drafts were judged; drafted, accepted: tokens; accepted_by_place: how many drafts were
-    accepted up to this place of the draft and beyond. The times are those of this request, and None unless
-    it was the only one that ended meanwhile: waiting, reading the prompt, generating, all together; and
-    network_ms is what the run took longer than that here."""
-
-    alone: bool
-    drafts: Count | None
-    drafted: Count | None
-    accepted: Count | None
-    accepted_by_place: Annotated[tuple[Count, ...], FIRST] = ()
-    queue_ms: Amount | None = None
-    prefill_ms: Amount | None = None
-    decode_ms: Amount | None = None
-    total_ms: Amount | None = None
-    network_ms: Amount | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Stats:
     """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None.
 
@@ -306,39 +256,36 @@ class Stats:
     verify_ms), how many times as fast as the target alone; speedup_interval: its 90% interval
     (events/speedup.py), which holds 1 for plain decoding. These four and cost_ratio are None while the run
     goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens.
-    made: how many tokens the drafter made, with those that were dropped because it was not sure enough.
     drafter_step_ms: draft_ms / drafted; None of trees, whose tokens come several to a forward.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
 
     Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
-    first token on; server: what the server itself has counted. drafted, rejected and what follows from them
-    are None where the server does not tell how much it drafts.
+    first token on. drafted, rejected and what follows from them are None where the server does not tell how
+    much it drafts.
     """
 
-    tokens: Count
-    rounds: Count
-    drafted: Engines[Count]
-    accepted: Count
-    rejected: Engines[Count]
-    acceptance_rate: Amount | None
-    mean_tokens_per_round: Amount | None
-    target_forwards: Count
-    prefill_ms: Engines[Amount]
-    draft_ms: Engines[Amount]
-    verify_ms: Engines[Amount]
-    ttft_ms: Amount | None
-    tokens_per_second: Amount | None
-    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None
-    drafter_step_ms: Amount | None
-    cost_ratio: Amount | None
+    tokens: Count = 0
+    rounds: Count = 0
+    drafted: Count | None = 0
+    accepted: Count = 0
+    rejected: Count | None = 0
+    acceptance_rate: Amount | None = None
+    mean_tokens_per_round: Amount | None = None
+    target_forwards: Count = 0
+    prefill_ms: Amount | None = 0.0
+    draft_ms: Amount | None = 0.0
+    verify_ms: Amount | None = 0.0
+    ttft_ms: Amount | None = None
+    tokens_per_second: Amount | None = None
+    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None = None
+    drafter_step_ms: Amount | None = None
+    cost_ratio: Amount | None = None
     target_step_spread: Interval | None = None
     speedup: Amount | None = None
     speedup_interval: Interval | None = None
     distance: Amount | None = None
-    made: Count | None = None
     arrival_ms: Amount | None = None
-    server: ServerStats | None = None
 
     @property
     def run_ms(self) -> float:
@@ -353,44 +300,25 @@ class Stats:
         return self.tokens if self.arrival_ms is None else self.tokens - 1
 
 
-# What a mark does. "thinking" and "tool call" begin such a segment of the text, and "end" ends one. "header"
-# begins words that name the segment, up to "body".
+# What a mark does. "thinking" begins a thought, and "end" ends one. "header" begins words that name what
+# follows, up to "body". "tool call" is shown, and tells nothing of thoughts.
 MarkRole = Literal["thinking", "tool call", "header", "body", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A token by which a chat template parts what a model writes (events/segments.py)."""
+    """A token by which a chat template parts what a model writes (events/thoughts.py)."""
 
     id: TokenId
     text: str
     role: MarkRole
 
 
-SegmentKind = Literal["thinking", "answer", "tool call"]
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a text has opened by its marks and not closed. segments: the outermost first; none in an answer.
-    header: the words so far of a header that is not complete. has_thought: whether its last mark has closed
-    a thought."""
-
-    segments: Annotated[tuple[SegmentKind, ...], FIRST] = ()
-    header: str | None = None
-    has_thought: bool = False
-
-    @property
-    def kind(self) -> SegmentKind:
-        return self.segments[-1] if self.segments else "answer"
-
-
 @dataclass(frozen=True, slots=True)
 class Started:
     """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
     empty where token ids or messages were given. messages: those, if the prompt was a conversation. marks:
-    those of the pair's chat template, if it has any. opened: what the prompt has opened and not closed, by
-    its marks, except those in messages; None where it is not known (events/segments.py, opened_by)."""
+    those of the pair's chat template, if it has any."""
 
     pair: PairInfo
     versions: dict[str, str]
@@ -399,7 +327,6 @@ class Started:
     prompt_ids: TokenIds
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
-    opened: Opened | None = None
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

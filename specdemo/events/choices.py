@@ -6,9 +6,8 @@ and its scripts. A row has no words: those stand in the catalogues by its name, 
 What drafts by a method or a kind is in `drafters/table.py`; how a rule judges is its function in
 `engine/rules.py`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from specdemo.words.catalogue import say, speaking
 
@@ -53,22 +52,8 @@ class Rule:
     symbol: str  # what decides
     residual: str | None  # "A − B": after a rejection a token is drawn from max(A - B, 0); None: from p
     fields: tuple[str, ...] = ()  # of Params, that it uses
-    lossless_at: Mapping[str, float] | None = None  # values of these with which a lossy rule is not lossy
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
-
-
-class Methods(dict[str, Method]):
-    """The methods by name. Those of JOINED are methods, too, though most of them are not listed."""
-
-    def __missing__(self, name: str) -> Method:
-        return JOINED[name]
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in JOINED
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return super().get(name) or JOINED.get(name, default)
 
 
 def _joined(first: Method, second: Method) -> Method:
@@ -84,8 +69,8 @@ def _joined(first: Method, second: Method) -> Method:
 
 MODEL = Method("model", (*BY_MODEL, "tree"), is_by_drafter=True, needs_drafter=True)
 LOOKUP = Method("lookup", ("gamma", "ngram"), takes_the=False, manner="copy")
-METHODS = Methods(
-    (method.name, method)
+LISTED = {
+    method.name: method
     for method in (  # in the order of the page's menu
         MODEL,
         Method("mtp", BY_MODEL, is_usual=False, takes_the=False, manner="chain"),
@@ -97,14 +82,14 @@ METHODS = Methods(
         Method("early-exit", (*BY_MODEL, "exit_layer"), takes_the=False, manner="chain"),
         Method("none", ()),
     )
-)
-SINGLE = [method for name, method in METHODS.items() if name not in ("lookup+model", "none")]
-# Two methods by their names: the first, which copies from the text, drafts where it finds something, and the
-# second elsewhere.
-JOINED = {
+}
+_SINGLE = [method for name, method in LISTED.items() if name not in ("lookup+model", "none")]
+# All methods: those that are listed, and two of them by their names. The first of two, which copies from the
+# text, drafts where it finds something, and the second elsewhere.
+METHODS = LISTED | {
     f"{first.name}+{second.name}": _joined(first, second)
-    for first in SINGLE
-    for second in SINGLE
+    for first in _SINGLE
+    for second in _SINGLE
     if first.manner == "copy" and second is not first
 }
 DRAFTER_KINDS = {
@@ -124,7 +109,6 @@ DRAFTER_KINDS = {
     )
 }  # fmt: skip
 
-GONE_RULES = ("relaxed", "fly", "synthetic")  # which older traces and links can name
 RULES = {
     rule.name: rule
     for rule in (
@@ -132,7 +116,7 @@ RULES = {
         Rule("block", True, symbol="h", residual="w·p − q", judges_whole_draft=True),
         Rule("typical", False, symbol="p > min(ε, δ·e^−H)", residual=None, threshold="min(ε, δ·e^−H)"),
         Rule("lenient", False, symbol="min(1, p/(l·q))", residual="p − l·q",
-             fields=("lenience",), lossless_at={"lenience": 1.0}),
+             fields=("lenience",)),
     )
 }  # fmt: skip
 

@@ -8,19 +8,6 @@ from specdemo.events import Round, Stats, is_tree
 N = TypeVar("N", int, float)
 
 
-def fresh() -> Stats:
-    """The numbers of a run before its first round."""
-    return Stats(
-        tokens=0, rounds=0, drafted=0, accepted=0, rejected=0, acceptance_rate=None,
-        mean_tokens_per_round=None, target_forwards=0, prefill_ms=0.0, draft_ms=0.0, verify_ms=0.0,
-        ttft_ms=None, tokens_per_second=None, target_step_ms=None, drafter_step_ms=None, cost_ratio=None,
-    )  # fmt: skip
-
-
-def after_prefill(stats: Stats, forwards: int, prefill_ms: float) -> Stats:
-    return replace(stats, target_forwards=forwards, prefill_ms=prefill_ms)
-
-
 def after_round(stats: Stats, a_round: Round) -> Stats:
     """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected). In a
     tree these are all tokens that the path has come to, several at a place, so that its rate is lower than
@@ -41,7 +28,6 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         mean_tokens_per_round=ratio(tokens, rounds),
         target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
-        made=total(made_of(stats), made_in(a_round) if is_told else None),
         **_times(stats, a_round, tokens, drafted),
     )
 
@@ -71,17 +57,6 @@ def _times(stats: Stats, a_round: Round, tokens: int, drafted: int | None) -> di
 def total(a: N | None, b: N | None) -> N | None:
     """a + b, or None where either is unknown."""
     return None if a is None or b is None else a + b
-
-
-def made_in(a_round: Round) -> int:
-    """How many tokens the drafter made in a round; in an older trace, which does not say, those of its
-    draft."""
-    return len(a_round.draft) if a_round.made is None else a_round.made
-
-
-def made_of(stats: Stats) -> int | None:
-    """How many tokens the drafter made in all rounds so far; None where a server has not told it."""
-    return stats.drafted if stats.made is None else stats.made
 
 
 def _distance(stats: Stats, a_round: Round) -> float | None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
-from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, cast
 
-from specdemo.events.choices import GONE_RULES, METHODS, RULES
+from specdemo.events.choices import LISTED, METHODS, RULES
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
@@ -126,16 +125,13 @@ def _number(field: str, value: object) -> object:
 
 def _method(field: str, name: object) -> str:
     if not isinstance(name, str) or name not in METHODS:
-        raise ValueError(refusal(field, "choice_or_two", name, names=", ".join(METHODS)))
+        raise ValueError(refusal(field, "choice_or_two", name, names=", ".join(LISTED)))
     return name
 
 
 def _rule(field: str, name: object) -> object:
-    names = ", ".join(RULES)
-    if isinstance(name, str) and name in GONE_RULES:
-        raise ValueError(about(field, "rule_gone", name=name, names=names))
     if not isinstance(name, str) or name not in RULES:
-        raise ValueError(refusal(field, "choice", name, names=names))
+        raise ValueError(refusal(field, "choice", name, names=", ".join(RULES)))
     return name
 
 
@@ -226,10 +222,6 @@ def _arguments(field: str, value: object) -> dict[str, Any] | None:
         example, deepest = '{"enable_thinking": false}', DEEPEST_ARGUMENT
         wrong = refusal(field, "template_arguments", value, example=example, deepest=deepest)
         raise ValueError(wrong) from None
-    for name in ("tools", "documents"):
-        listed = arguments.get(name) or []
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise ValueError(refusal(field, "template_list", arguments[name], name=name))
     if len(text) > MOST_ARGUMENTS:
         raise ValueError(refusal(field, "characters", numeral(len(text)), most=MOST_ARGUMENTS))
     check_text(field, text)
@@ -261,17 +253,10 @@ def _schema(field: str, schema: object) -> str:
         with suppress(TypeError, ValueError, RecursionError):
             schema = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
     text = _grammar(field, schema)
-    if not is_json(text, dict):
-        raise ValueError(refusal(field, "schema_text", text))
-    return text
-
-
-def is_json(text: str, kind: type = object) -> bool:
-    """Whether the text is JSON, of a value of this kind."""
-    try:
-        return isinstance(json.loads(text), kind)
-    except (ValueError, RecursionError):
-        return False
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text), dict):
+            return text
+    raise ValueError(refusal(field, "schema_text", text))
 
 
 WHOLE, REAL = (Codec(_number, read_number, form="N", kind=kind) for kind in (int, float))
@@ -309,7 +294,7 @@ class Params:
         and recorded in the trace. One that is a special token is found by its id, but not by a server.
     ignore_eos: leaves out the model's own stop strings, too.
     chat_template_kwargs: plain JSON values by name, or their JSON text, of at most 32,768 characters. One
-        that the template does not read is refused. tools and documents are lists of objects.
+        that the template does not read is refused.
     json_schema, regex, grammar: what the text must follow to its end, from its first token or, where the
         prompt or the model opens a thought, from the end of that: a JSON schema (a mapping, or JSON text), a
         regular expression of Rust's regex crate, or a grammar in Lark's form; one of them, and not with
@@ -392,15 +377,6 @@ class Params:
         none_is="the target's",
     )
 
-    def __new__(cls, *_: object, **values: object) -> "Params":
-        """Before __init__, which would raise Python's own TypeError for an unknown field."""
-        fields = cls.__dataclass_fields__
-        for name in (name for name in values if name not in fields):
-            near = get_close_matches(name, fields, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(f"{shown(name)} is no field of Params{hint}; it has {', '.join(fields)}")
-        return object.__new__(cls)
-
     def __post_init__(self) -> None:
         for field, row in PARAMETERS.items():
             value = getattr(self, field)
@@ -426,7 +402,7 @@ def described(field: str) -> str:
     """What the field does and what numbers it allows, in a few words, with the names that it may have now."""
     *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
     lossy = f"{', '.join(first)} and {last} are lossy"
-    words = PARAMETERS[field].about.format(methods=", ".join(METHODS), rules=", ".join(RULES), lossy=lossy)
+    words = PARAMETERS[field].about.format(methods=", ".join(LISTED), rules=", ".join(RULES), lossy=lossy)
     return f"{words}; {str(allowed(field)).removeprefix(f'{field} must be ')}" if field in LIMITS else words
 
 
@@ -435,11 +411,6 @@ def nodes_of(tree: DraftTree) -> int:
     if tree == "auto":
         return GROWN.size
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
-
-
-def widths_of(tree: DraftTree) -> tuple[int, ...]:
-    """How many tokens of a tree can follow the text, each of these, and so on, at most."""
-    return (GROWN.most,) * GROWN.depth if tree == "auto" else tree
 
 
 def takes_tree(method: str, tree: DraftTree) -> bool:
@@ -462,9 +433,7 @@ def of_drafter(params: Params) -> Params:
 def is_lossy(params: Params) -> bool:
     """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
     without drafts there is nothing to accept."""
-    rule = RULES[params.rule]
-    is_exact = rule.lossless or values_of_rule(params) == rule.lossless_at
-    return not is_exact and params.temperature > 0 and params.draft_with != "none"
+    return not RULES[params.rule].lossless and params.temperature > 0 and params.draft_with != "none"
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

@@ -11,17 +11,15 @@ eighth. So a run counts as fewer stretches than it has, the fewer the more alike
 effective sample size).
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import exp, sqrt
-from operator import mul
 from random import Random
-from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles
+from statistics import StatisticsError, fmean, linear_regression, quantiles
 
-from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats, is_tree
-from specdemo.events.metrics import made_in, made_of, ratio
+from specdemo.events import Round, Stats
+from specdemo.events.metrics import ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
 FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
@@ -180,9 +178,6 @@ def _independent(of_runs: Sequence[Sequence[float]], alike: float) -> int:
     return max(1, round(sum(count / (1 + (count - 1) * alike) for count in counts)))
 
 
-FEWEST_JUDGED = 5  # judged drafts at a place; places with fewer are taken to be like all places together
-
-
 def expected_tokens(alpha: float, gamma: float) -> float:
     """Tokens per round at an acceptance rate `alpha`: (1 - alpha^(gamma+1)) / (1 - alpha), equation 1. It
     assumes that drafts are accepted independently of each other."""
@@ -230,209 +225,85 @@ def break_even(gamma: float, tokens: float) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate;
-    None where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by
-    the share of drafts that were accepted at each place and this run's times. Speed-ups are None where the
-    run's is."""
+    """What a draft length would bring. tokens: a round. speedup, interval: None where the run's own are;
+    interval: as much about the speed-up as the run's own is."""
 
     gamma: int
-    formula_tokens: float | None  # a round
-    formula_speedup: float | None
-    seen_tokens: float
-    seen_speedup: float | None
-    seen_interval: tuple[float, float] | None  # as much about it as the run's own is about its speed-up
+    tokens: float
+    speedup: float | None
+    interval: tuple[float, float] | None
 
 
 def estimates(
-    rounds: Sequence[Round],
-    stats: Stats,
-    at_once: bool = False,
-    longest_draft: int | None = None,
-    run_gamma: int | None = None,
+    rounds: Sequence[Round], stats: Stats, own: int | None, longest: int, at_once: bool = False
 ) -> list[Estimate]:
-    """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
-    not known; empty if nothing was judged, and of trees, whose places have several drafts. at_once: whether
-    drafts were made in one forward, and so take as long whatever their length. longest_draft: the longest
-    that the drafter can make. run_gamma: the draft length, None where it was chosen round by round or is not
-    known. Up to it, tokens a round are counted: each round's, cut to that length; they grow with gamma, and
-    at run_gamma they are the run's own."""
-    if any(is_tree(one.draft) for one in rounds):
-        return []
-    by_place = _verdicts_by_place(rounds)
-    judged = [verdict for verdicts in by_place for verdict in verdicts]
-    if not judged:
-        return []
-    off: list[float] = []  # the ends of the run's interval, relative to its speed-up
-    if stats.speedup and stats.speedup_interval:
-        off = [end / stats.speedup for end in stats.speedup_interval]
-    else:
-        stats = replace(stats, target_step_ms=None, cost_ratio=None)
-    of_server = any(one.arrival_ms is not None for one in rounds)
-    alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
-    longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
-    longest = min(longest, longest_draft or longest)
-    kept_at, made_at = (
-        _share_of_rounds_with(lengths, rounds, run_gamma, longest)
-        for lengths in ([len(one.draft) for one in rounds], [made_in(one) for one in rounds])
-    )
-    everywhere = mean(judged)
-    if run_gamma is None:
-        alive = [mean(one) if len(one) >= FEWEST_JUDGED else everywhere for one in by_place]
-        alive += [everywhere] * (longest - len(alive))
-        added = list(map(mul, kept_at, accumulate(alive, mul)))
-    else:
-        counted = range(1, min(run_gamma, longest) + 1)
-        added = [mean(len(one.emitted) > gamma for one in rounds) for gamma in counted]
-        added += [added[-1] * everywhere**more for more in range(1, longest - len(counted) + 1)]
-    drafting_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
-    a_draft_ms = mean(drafting_ms) if at_once and drafting_ms else None
-    some_dropped = made_of(stats) != stats.drafted
-    sums = (accumulate(one, initial=start) for one, start in ((added, 1.0), (kept_at, 0.0), (made_at, 0.0)))
-    rows = []
-    for gamma, (tokens, kept, made) in enumerate(zip(*sums, strict=True)):
-        at_once_ms = None if a_draft_ms is None else a_draft_ms * (gamma > 0)
-        seen = _speedup(stats, tokens, kept, made, at_once_ms and at_once_ms * made_at[0])
-        by_formula, formula = None if alpha is None else expected_tokens(alpha, gamma), None
-        if by_formula is not None and stats.cost_ratio is not None and not some_dropped:
-            cost = gamma * stats.cost_ratio
-            if at_once_ms is not None and stats.target_step_ms:
-                cost = at_once_ms / stats.target_step_ms
-            formula = by_formula / (1 + cost)
-        ends = (seen * off[0], seen * off[1]) if gamma and seen is not None and off else None
-        rows.append(Estimate(gamma, by_formula, formula, tokens, seen, ends))
-    return rows
+    """The estimates for gamma 0 to `longest`, or to the run's own where no acceptance rate is known; empty if
+    no draft was judged. own: the run's draft length; None where it was chosen round by round, or is not
+    known, and of trees, so that nothing is estimated. at_once: whether drafts are made in one forward, and so
+    take as long whatever their length.
 
-
-def counted_estimates(server: ServerStats | None) -> list[Estimate]:
-    """The estimates from a server's own counters, where its rounds do not tell how much was drafted: tokens a
-    round, which need only the share of drafts that were accepted up to each place."""
-    if server is None or not server.drafts or not server.accepted_by_place:
+    Up to `own`, tokens a round are counted: each round's, cut to that length. Beyond it, each token more
+    brings the last one's gain times the acceptance rate. A round takes the longer the longer its draft, from
+    a plain round on. So at `own` all is as the run has measured it."""
+    own, rate, step_ms = min(own or 0, longest), stats.acceptance_rate, stats.target_step_ms
+    if not own or not (stats.accepted or stats.rejected):
         return []
-    rows = [Estimate(0, None, None, 1.0, None, None)]
-    for gamma, accepted in enumerate(server.accepted_by_place, 1):
-        tokens = rows[-1].seen_tokens + accepted / server.drafts
-        rows.append(Estimate(gamma, None, None, tokens, None, None))
+    tokens = [fmean(min(len(one.emitted), gamma + 1) for one in rounds) for gamma in range(own + 1)]
+    while rate is not None and len(tokens) <= longest:
+        tokens.append(tokens[-1] + rate * (tokens[-1] - tokens[-2]))
+    if step_ms is None or not stats.speedup or not stats.speedup_interval:
+        return [Estimate(gamma, expected, None, None) for gamma, expected in enumerate(tokens)]
+    draft_ms, verify_ms = (stats.draft_ms or 0.0) / stats.rounds, (stats.verify_ms or 0.0) / stats.rounds
+    ends, rows = [end / stats.speedup for end in stats.speedup_interval], []
+    for gamma, expected in enumerate(tokens):
+        part = gamma / own
+        ms = step_ms + draft_ms * ((gamma > 0) if at_once else part) + part * (verify_ms - step_ms)
+        if gamma > own:
+            ms = max(ms, draft_ms + verify_ms)  # a longer draft is not faster
+        speedup = expected * step_ms / ms
+        interval = (speedup * ends[0], speedup * ends[1]) if gamma else None
+        rows.append(Estimate(gamma, expected, speedup, interval))
     return rows
 
 
 def best_gamma(rows: Sequence[Estimate]) -> int | None:
     """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
-    known = [(one.gamma, one.seen_speedup) for one in rows if one.seen_speedup is not None]
+    known = [(one.gamma, one.speedup) for one in rows if one.speedup is not None]
     largest = max((speedup for _, speedup in known), default=0.0)
     return next((gamma for gamma, speedup in known if speedup >= 0.99 * largest), None)
 
 
-def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
-    """Whether the drafts up to a round's rejection were accepted, by their place in the draft. Empty where a
-    server does not tell what was rejected."""
-    places = defaultdict[int, list[bool]](list)
-    for one in rounds if all(one.drafts_told for one in rounds) else ():
-        for place, token in enumerate(one.draft):
-            of_server = one.arrival_ms is not None
-            was_judged = token.fate != "discarded" if of_server else None not in (token.accept_prob, token.u)
-            if not was_judged:
-                break
-            places[place].append(token.fate != "rejected")
-            if token.fate == "rejected":
-                break
-    return [*places.values()]
-
-
-def _share_of_rounds_with(
-    lengths: Sequence[int], rounds: Sequence[Round], run_gamma: int | None, places: int
-) -> list[float]:
-    """The share of the rounds that have a token at each place: all for a drafter model that is always sure
-    enough, while a lookup may find less; beyond the longest as at its last place. lengths: how many tokens
-    each round has. Where the run has no draft length of its own, only rounds that could draft so many count,
-    and not the last one: the end of the text may leave it without room for a draft."""
-    drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
-    if run_gamma is None:
-        drafts = drafts[:-1] or drafts
-    shares = [
-        mean(length > place for length, gamma in drafts if run_gamma or gamma is None or gamma > place)
-        for place in range(min(places, max(length for length, _ in drafts)))
-    ] or [0.0]
-    return shares + [shares[-1]] * (places - len(shares))
-
-
-def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:
-    """How many rows the checks of full drafts feed, and how many experts of a layer they read, as means over
-    them. None without such drafts, and of a target without experts."""
-    length, full = _full_drafts(rounds, gamma)
-    read = [one.experts_read for one in full if one.experts_read]
-    if not read:
-        return None
-    return length + 1, ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
-
-
-def _full_drafts(rounds: Sequence[Round], gamma: int | str) -> tuple[int, list[Round]]:
-    """The length of full drafts, and the rounds that have one: of trees, and where gamma was chosen round by
-    round, it is the length that came most often."""
-    drafted = [one for one in rounds if one.draft]
-    if isinstance(gamma, str) or any(is_tree(one.draft) for one in drafted):
-        gamma = mode(len(one.draft) for one in drafted) if drafted else 0
-    return gamma, [one for one in drafted if len(one.draft) == gamma]
-
-
-FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
+FULL = 0.8  # of all places of a run's drafts: the least that hold a token where its means are of full drafts
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check
-    feeds. *_ms: means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took."""
+    """What the target took to check drafts, beside its plain rounds. rows: the tokens that the check of a
+    full draft feeds. *_ms: means. ratio: how many plain rounds a check took; interval: of that."""
 
     rows: int
     plain_ms: float
-    plain_spread: tuple[float, float]
     draft_ms: float
-    draft_spread: tuple[float, float]
     verify_ms: float
-    verify_spread: tuple[float, float]
     ratio: float
     interval: tuple[float, float]
 
 
-def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
-    """The checks of full drafts, see _full_drafts. None where no speed-up is known, or fewer than
-    FEWEST_CHECKS drafts were that long. Rounds do not count in which the target was fed more than the draft,
-    or by more than one forward."""
-    step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
-    length, rounds = _full_drafts(rounds, gamma)
-    full = [
-        (one.draft_ms, one.verify_ms)
-        for one in rounds
-        if one.target_forwards == 1 and not one.fed_again
-        if one.draft_ms is not None and one.verify_ms is not None
-    ]
-    if not (step_ms and spread and interval and stats.speedup) or len(full) < FEWEST_CHECKS:
+def checks(stats: Stats, own: int | None) -> Checks | None:
+    """The checks of a run's drafts, as its sums have them. own: their length; None where it was chosen round
+    by round, of trees, and where text was fed again. None also where no speed-up is known, and where drafts
+    were shorter."""
+    step_ms, draft_ms, verify_ms = stats.target_step_ms, stats.draft_ms, stats.verify_ms
+    if not (own and step_ms and draft_ms and verify_ms and stats.speedup and stats.speedup_interval):
         return None
-    draft_ms, verify_ms = ([each[side] for each in full] for side in (0, 1))
-    ratio = fmean(verify_ms) / step_ms
-    low, high = (ratio * stats.speedup / end for end in reversed(interval))
-    return Checks(
-        length + 1,
-        *(step_ms, spread),
-        *(fmean(draft_ms), _deciles(draft_ms)),
-        *(fmean(verify_ms), _deciles(verify_ms)),
-        *(ratio, (low, high)),
-    )
+    if (stats.drafted or 0) < FULL * own * stats.rounds:
+        return None
+    draft_ms, verify_ms = draft_ms / stats.rounds, verify_ms / stats.rounds
+    ratio = verify_ms / step_ms
+    low, high = (ratio * stats.speedup / end for end in reversed(stats.speedup_interval))
+    return Checks(own + 1, step_ms, draft_ms, verify_ms, ratio, (low, high))
 
 
 def _deciles(times_ms: Sequence[float]) -> tuple[float, float]:
     deciles = quantiles(times_ms, n=10, method="inclusive")
     return deciles[0], deciles[-1]
-
-
-def _speedup(
-    stats: Stats, tokens: float, kept: float, made: float, drafting_ms: float | None = None
-) -> float | None:
-    """The speed-up with this run's times: a token that the drafter makes costs its drafting, unless
-    drafting_ms is what all of them cost in a round, and one that is kept costs what it adds to the target's
-    forward."""
-    by_token_ms = ratio(stats.draft_ms, made_of(stats))
-    if stats.target_step_ms is None or not stats.drafted or by_token_ms is None or stats.verify_ms is None:
-        return None
-    drafting_ms = made * by_token_ms if drafting_ms is None else drafting_ms
-    added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)
-    return tokens * stats.target_step_ms / (stats.target_step_ms + drafting_ms + kept * added_ms)

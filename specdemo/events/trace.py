@@ -1,34 +1,23 @@
 """The trace of a run: filled while the run goes on, saved and loaded as JSON (schema specdemo.trace/1)."""
 
 import datetime
-import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
-from functools import cache, reduce
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from pathlib import Path
-from secrets import token_hex
-from shutil import copymode
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specdemo.events import (
-    ENGINES,
     FIRST,
-    LIMITS,
-    MOST,
     PARAMETERS,
-    Alternative,
     ChatMessage,
-    Count,
     Finish,
     Finished,
     Judged,
     JudgedInTree,
     Mark,
-    Next,
-    Opened,
     PairInfo,
     Params,
     Round,
@@ -40,11 +29,10 @@ from specdemo.events import (
     kept_tokens,
     metrics,
 )
-from specdemo.events.params import MOST_NODES, DraftTree, nodes_of, widths_of
+from specdemo.events.params import MOST_NODES
 from specdemo.events.speedup import claimed
 
 SCHEMA: Final = "specdemo.trace/1"
-ROUNDING = 1e-3  # more than a sum of float32 can be above 1
 
 
 class NotATrace(ValueError):
@@ -84,13 +72,9 @@ class Trace:
     error: str | None = None
     output_ids: Annotated[list[TokenId | None], FIRST] = field(default_factory=list)
     text: str = ""
-    stats: Stats = field(default_factory=metrics.fresh)
+    stats: Stats = field(default_factory=Stats)
     messages: Annotated[tuple[ChatMessage, ...], FIRST] | None = None  # see Started
     marks: Annotated[tuple[Mark, ...], FIRST] = ()  # see Started
-    opened: Opened | None = None  # see Started
-    # How many tokens of the output come before the first one that has to follow a JSON schema, a regular
-    # expression or a grammar, which begins after what is thought; None where none has had to yet.
-    grammar_from: Count | None = None
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
@@ -109,25 +93,15 @@ class Trace:
     def add(self, a_round: Round, unfinished: str = "") -> None:
         """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
-        self._find_grammar(a_round, len(self.output_ids))
         self.output_ids += a_round.emitted
         self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
 
-    def _find_grammar(self, a_round: Round, before: int) -> None:
-        """Sets `grammar_from` by the round, which comes after `before` tokens."""
-        for at, token in enumerate(kept_tokens(a_round), before):
-            if token.allowed is None:
-                self.grammar_from = None
-            elif self.grammar_from is None:
-                self.grammar_from = at
-
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
-        counted = reduce(metrics.after_round, rounds, metrics.fresh())
+        self.stats = reduce(metrics.after_round, rounds, Stats())
         self.rounds, self.revised = rounds, True
-        self.stats = replace(counted, server=self.stats.server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
@@ -185,14 +159,10 @@ class Trace:
             raise NotATrace(where or "it", str(refused or first["msg"]), is_json, refused) from None
         _check(trace)
         trace.stats = claimed(trace.stats)  # older traces tell wide intervals
-        trace.grammar_from, before = None, 0
-        for a_round in trace.rounds:  # older traces do not tell it
-            trace._find_grammar(a_round, before)
-            before += len(a_round.emitted)
         return trace
 
     def save(self, path: str | Path) -> None:
-        save_text(path, self.to_json())
+        Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -203,128 +173,30 @@ class Trace:
         return cls.from_json(text)
 
 
-def save_text(path: str | Path, text: str) -> None:
-    """Writes a file beside it and renames it, so that a kill leaves the old file or the new one."""
-    file = Path(path).resolve()
-    is_other = file.exists() and not file.is_file()  # a pipe, or a device
-    if is_other or not os.access(file.parent, os.W_OK):
-        file.write_text(text, encoding="utf-8")
-        return
-    beside = file.with_name(f".{token_hex(8)}.part")
-    try:
-        with beside.open("x", encoding="utf-8") as writing:
-            if file.exists():
-                copymode(file, beside)
-            writing.write(text)
-            writing.flush()
-            os.fsync(writing.fileno())
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
 SUM = "must be what the rounds add up to"
 
 
 def _check(trace: Trace) -> None:
-    """Refuses a file that has the right types, and cannot be the trace of a run."""
-    is_ours, stats = trace.pair.server is None, trace.stats
+    """Refuses a file that has the right types, and whose rounds do not make its text and its numbers."""
     for index, a_round in enumerate(trace.rounds):
+        where, kept_ids = f"rounds.{index}", [token.id for token in kept_tokens(a_round)]
         if a_round.index != index:
-            raise NotATrace(f"rounds.{index}.index", f"must be {index}")
-        _check_round(f"rounds.{index}", a_round, trace.params, is_ours)
+            raise NotATrace(f"{where}.index", f"must be {index}")
+        if is_tree(draft := a_round.draft):
+            parents = [token.parent if isinstance(token, JudgedInTree) else MOST_NODES for token in draft]
+            follow = all(parent is None or parent < place for place, parent in enumerate(parents))
+            if len(draft) > MOST_NODES or not follow:
+                wanted = f"a tree of at most {MOST_NODES} tokens, each with the index of its parent before it"
+                raise NotATrace(f"{where}.draft", f"must be {wanted}")
+        is_ours = trace.pair.server is None  # a server may tell no ids
+        if len(a_round.emitted) != len(kept_ids) or (is_ours and [*a_round.emitted] != kept_ids):
+            raise NotATrace(f"{where}.emitted", "must be the ids of what it kept")
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         raise NotATrace("output_ids", SUM)
-    if is_ours:
-        _check_told("stats", stats)
-    counted = reduce(metrics.after_round, trace.rounds, metrics.fresh())
-    counts = COUNTED if stats.made is None else (*COUNTED, "made")
-    if any(getattr(stats, name) != getattr(counted, name) for name in counts):
+    counted = reduce(metrics.after_round, trace.rounds, Stats())
+    if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         raise NotATrace("stats", SUM)
-    for name in ("target_step_spread", "speedup_interval"):
-        interval = getattr(stats, name)
-        if interval and interval[0] > interval[1]:
-            raise NotATrace(f"stats.{name}", "must have its lower end first")
-    if stats.target_step_spread and stats.target_step_ms is None:
-        raise NotATrace("stats.target_step_ms", "must be there, as its spread is")
-
-
-def _check_round(where: str, a_round: Round, params: Params, is_ours: bool) -> None:
-    """where: in the trace. is_ours: whether no server has made it, which tells what it likes."""
-    draft, read = a_round.draft, a_round.experts_read
-    own = [("next", a_round.next)] if a_round.next else []
-    for name, token in [*((f"draft.{place}", token) for place, token in enumerate(draft)), *own]:
-        if is_ours:
-            _check_told(f"{where}.{name}", token)
-            _check_top(f"{where}.{name}", token.top)
-        if not isinstance(token, Judged):
-            continue
-        if token.forbidden and token.p != 0:
-            raise NotATrace(f"{where}.{name}", "a token that the grammar forbids has a p of 0")
-        if is_ours and token.fate != "discarded" and None in (token.u, token.accept_prob):
-            raise NotATrace(f"{where}.{name}", "a token that was judged has a u and an accept_prob")
-    if is_ours:
-        _check_told(where, a_round)
-    if a_round.kept and max(astuple(a_round.kept)) > len(draft):
-        raise NotATrace(f"{where}.kept", "must be numbers of drafted tokens")
-    if draft and is_tree(draft) != bool(params.tree):
-        raise NotATrace(f"{where}.draft", "must be a tree where params.tree has one, and only there")
-    if is_tree(draft):
-        _check_tree(f"{where}.draft", draft, params.tree)
-    longest = nodes_of(params.tree) or (int(LIMITS["gamma"].largest) if is_ours else MOST)
-    for name, most in (("gamma", longest), ("made", longest if a_round.gamma is None else a_round.gamma)):
-        length = getattr(a_round, name)
-        if length is not None and not len(draft) <= length <= most:
-            raise NotATrace(f"{where}.{name}", "must be a length that its draft can have")
-    if read and read.row > read.check:
-        raise NotATrace(f"{where}.experts_read", "must not be more experts for a row than for a check")
-    kept_ids = [token.id for token in kept_tokens(a_round)]
-    if len(a_round.emitted) != len(kept_ids) or (is_ours and [*a_round.emitted] != kept_ids):
-        raise NotATrace(f"{where}.emitted", "must be the ids of what it has accepted and of its own token")
-
-
-def _check_told(where: str, value: Round | Judged | Next | Stats) -> None:
-    for name in _told_by_engine(type(value)):
-        if getattr(value, name) is None:
-            raise NotATrace(f"{where}.{name}", "must be there, since no server has made this run")
-
-
-@cache
-def _told_by_engine(kind: type) -> list[str]:
-    """The fields that only the run of a server may leave out."""
-    hints = get_type_hints(kind, include_extras=True)
-    return [name for name, hint in hints.items() if ENGINES in getattr(hint, "__metadata__", ())]
-
-
-def _check_top(where: str, top: Sequence[Alternative]) -> None:
-    """Refuses alternatives that no distribution has."""
-    ids, _, *columns = zip(*top, strict=True) if top else ((), ())
-    if len({*ids}) < len(ids):
-        raise NotATrace(where, "its top must have different tokens")
-    if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
-        raise NotATrace(where, "the probabilities in its top must add up to at most 1")
-
-
-def _check_tree(where: str, draft: Sequence[Judged], tree: DraftTree) -> None:
-    if len(draft) > MOST_NODES:
-        raise NotATrace(where, f"must not be a tree of more than {MOST_NODES} tokens")
-    followed: set[int | None] = set()  # tokens after which one was accepted
-    depths: dict[int | None, int] = {None: 0}
-    children, most = Counter[int | None](), dict(enumerate(widths_of(tree)))
-    for index, token in enumerate(draft):
-        parent = token.parent if isinstance(token, JudgedInTree) else index  # where it is not told
-        at = f"{where}.{index}"
-        if parent is not None and parent >= index:
-            raise NotATrace(f"{at}.parent", "must be the index of a token before it")
-        depths[index] = depths[parent] + 1
-        children[parent] += 1
-        if children[parent] > most.get(depths[parent], 0):
-            raise NotATrace(f"{at}.parent", "must be a token that can have so many children, by params.tree")
-        if token.fate == "accepted":
-            if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
-                raise NotATrace(f"{at}.fate", "must be accepted once after a token that is")
-            followed.add(parent)
 
 
 def pieces(a_round: Round) -> Iterator[str]:

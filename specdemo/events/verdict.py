@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_tree
-from specdemo.events.params import field_of_grammar, is_json
-from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
-from specdemo.events.trace import Trace, pieces
-from specdemo.words.catalogue import Speak, numeral, say, speaker_of
-from specdemo.words.message import Message, message
+from specdemo.events import Finish, Round, Stats, is_tree
+from specdemo.events.speedup import SHORTEST, break_even
+from specdemo.events.trace import Trace
+from specdemo.words.catalogue import Speak, numeral, speaker_of
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 IN_WORDS = speaker_of("said.verdict")
@@ -49,36 +47,10 @@ def verdict(
     if settles and stats.speedup is None and _was_busy(stats):
         text = speak("settles")
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
-    both = f"{both} {_unfinished(trace, finish, speak)}".rstrip()
     if stats.distance is None:
         return Verdict(both, tone)
     lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
-
-
-def _unfinished(trace: Trace, finish: Finish, speak: Speak) -> str:
-    """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a
-    regular expression or a grammar would have let it end is not in a trace."""
-    name, begins = field_of_grammar(trace.params), trace.grammar_from
-    texts = [text for one in trace.rounds for text in pieces(one)]
-    if name is None or not texts:
-        return ""
-    if begins is None and trace.stats.arrival_ms is None:  # a server does not tell how much was allowed
-        return speak("never_bound", what=message(f"what_binds.{name}").said())
-    text = "".join(texts[begins or 0 :])
-    if finish == "stop":
-        text = min((text.split(stop)[0] for stop in trace.params.stop), key=len, default=text)
-    is_cut = name == "json_schema" and finish != "eos" and not is_json(text)
-    return speak("cut_json") if is_cut else ""
-
-
-def where_bound(trace: Trace) -> list[Message]:
-    """Says where the grammar of an ended run begins; nothing where that is the first token, or nowhere, which
-    the verdict says."""
-    name = field_of_grammar(trace.params)
-    if name is None or trace.pair.server or not trace.grammar_from:
-        return []
-    return [message("bound_from", what=message(f"what_binds.{name}"), number=trace.grammar_from)]
 
 
 def _measured(
@@ -92,8 +64,8 @@ def _measured(
     factors = {"value": stats.speedup, "low": low, "high": high}
     values = {name: numeral(one, ".2f") for name, one in factors.items()} | {"place": recorded_on}
     there = "_there" if recorded_on else ""
-    # Its drafter may have run even if all drafts were dropped or forbidden.
-    if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
+    # Its drafter may have run even if all drafts were dropped, or none could be made.
+    if not stats.drafted and not any(one.ended_by in ("confidence", "drafter") for one in rounds):
         return speak(f"itself{there}", **values), "neutral"
     values["found"] = speak("as_fast", **values)
     if low <= 1 <= high:
@@ -112,25 +84,12 @@ def speedup_in_words(interval: tuple[float, float], speedup: float, key: str = "
     return IN_WORDS(key, value=value, low=low, high=high)
 
 
-def experts_in_words(rounds: Sequence[Round], params: Params) -> str:
-    """How many times the experts of one row the checks of full drafts read, in a sentence; empty where that
-    is not known, or one row read none."""
-    rows, read = experts_of_checks(rounds, params.gamma) or (0, None)
-    if read is None or not read.row:
-        return ""
-    ratio = read.check / read.row
-    key = "said.experts_read" if ratio >= 1.05 else "said.experts_alike"
-    return say(key, rows=rows, ratio=numeral(ratio, ".1f"))
-
-
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:
     """Why a run that has ended has no speed-up."""
     if finish in ("cancelled", "error"):
         return speak("cancelled" if finish == "cancelled" else "failed")
     if stats.tokens < SHORTEST:
         return speak("short", shortest=SHORTEST)
-    if stats.speedup is not None:
-        return speak("old")
     return speak("busy" if _was_busy(stats) else "untimed")
 
 

@@ -14,7 +14,7 @@ Beside these, what becomes of whole weights when they are quantised here.
 import json
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,17 +25,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, Parameter
+from torch.nn import Linear, Module, Parameter
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specdemo.errors import HUB_ID, LoadError, PairError, is_out_of_memory, reason_of
-from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.request import Part, dtype_name, without_revision
+from specdemo.loading.request import Part, without_revision
 from specdemo.runtime.weights import few_bits, is_scale
-from specdemo.words.catalogue import numeral
-from specdemo.words.message import Message, message
 
 # transformers would warn that nothing in a GPT-2 is quantised.
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
@@ -223,10 +220,7 @@ TEXT_CLASSES = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
-    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
-    "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
 }
-NOT_CAUSAL = ("qwen3_vl", "qwen3_vl_moe")  # those of them that transformers does not count as causal models
 SENSES = ("vision_config", "audio_config")
 
 
@@ -236,38 +230,12 @@ def text_alone(model: PreTrainedModel) -> PreTrainedModel:
     name = TEXT_CLASSES.get(type(model).__name__)
     if name is None:
         return model
-    kind, whole = getattr(transformers, name), model.model.language_model
-    config = model.config.get_text_config(decoder=True)
-    if not isinstance(config, kind.config_class):
-        # The three positions that Qwen3-VL's rotary embeddings give to a picture's parts are one for text.
-        values = config.to_dict() | {"tie_word_embeddings": model.config.tie_word_embeddings}
-        values |= {"norm_topk_prob": True}  # of a mixture, which Qwen3-VL's config does not say
-        del values["model_type"]
-        rope = values.get("rope_parameters") or {}
-        values["rope_parameters"] = {name: rope[name] for name in rope if not name.startswith("mrope")}
-        config = kind.config_class(**values)
     with torch.device("meta"):
-        text = kind(config)
-    if type(text.model) is type(whole):
-        text.model = whole
-    else:
-        _take_over(text.model, whole)
-        text.model.rotary_emb = type(text.model.rotary_emb)(text.config).to(model.device)
-    text.lm_head = model.lm_head
+        text = getattr(transformers, name)(model.config.get_text_config(decoder=True))
+    text.model, text.lm_head = model.model.language_model, model.lm_head
     text.generation_config = model.generation_config
     text.config._name_or_path = model.config._name_or_path
     return text.eval()
-
-
-def _take_over(module: Module, donor: Module) -> None:
-    """Gives a module the weights of one that is built like it, and its layers, also quantised ones."""
-    for name in module._parameters:
-        module.register_parameter(name, getattr(donor, name))
-    for name, part in module.named_children():
-        if isinstance(part, (Linear, Embedding)):
-            setattr(module, name, getattr(donor, name))
-        elif hasattr(donor, name):
-            _take_over(part, getattr(donor, name))
 
 
 # Weights that are quantised here
@@ -314,16 +282,3 @@ def _as_linear(layer: Linear | Conv1D) -> Linear:
     linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
     linear.bias = layer.bias
     return linear
-
-
-def little_quantised(who: Message, model: Module) -> Iterator[Message]:
-    """What a user should know of a model less than half of whose weights are quantised, if some are."""
-    quantised = [one for one in model.parameters() if hasattr(one, "qtype")]  # by optimum-quanto
-    count, total = (sum(one.numel() for one in ones) for ones in (quantised, model.parameters()))
-    if not 0 < 2 * count < total:
-        return
-    rest = {name: one for name, one in model.named_parameters() if not hasattr(one, "qtype")}
-    largest = max(rest, key=lambda name: rest[name].numel())
-    kind = next(kind for kind in QUANTIZE if kind in quantised[0].qtype.name)
-    share, stays = numeral(100 * count / total, ".2g"), dtype_name(rest[largest].dtype)
-    yield message("little_quantised", given=kind, share=share, who=who, name=largest, reason=stays)

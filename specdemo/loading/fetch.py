@@ -2,52 +2,39 @@
 is.
 
 The files come one by one, through `hf_hub_download`, which goes on where an earlier download ended and checks
-each file's size. `snapshot_download` would bring them in threads of its own, where nobody hears that the hub
-asks to wait; takes a part of a model for the whole where the hub does not answer; and can bring the weights
-before the rest."""
+each file's size. `snapshot_download` takes a part of a model for the whole where the hub does not answer, and
+can bring the weights before the rest."""
 
-import json
 import os
 import re
 import shutil
-import sys
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from io import StringIO
-from math import ceil
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, get_token, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import RemoteEntryNotFoundError
-from huggingface_hub.utils import parse_ratelimit_headers
 from tqdm import tqdm
 
 from specdemo.drafters.table import kind_in
-from specdemo.errors import LoadError, PairError, gated_error, load_errors, no_config, other_kind
+from specdemo.errors import LoadError, PairError, gated_error, load_errors, other_kind
 from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.weights import INDEX, OF_MODELS, SHARD, WEIGHTS_FILE, shards_of, weight_files
+from specdemo.runtime.weights import INDEX, OF_MODELS, WEIGHTS_FILE, shards_of, weight_files
 from specdemo.words.catalogue import numeral
-from specdemo.words.message import Message, harmless, message
+from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 CONFIGS = ("config.json", ADAPTER_CONFIG)
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
-CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
 NOWHERE = Path(os.devnull)  # a path with no files in it
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[Message, float | None], None]
-LONGEST_WAIT = 10**9  # seconds that are told
-DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
 
 # What is on this machine
@@ -100,19 +87,8 @@ def _is_whole(part: Part) -> bool:
     if not kind_in(folder).is_for_a_target and not has_tokenizer(part):
         return False
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
-        needed = {file.name for file in weight_files(folder)} | (_code_files(folder) if part.code else set())
-        return needed <= names
+        return {file.name for file in weight_files(folder)} <= names
     return False
-
-
-def _code_files(folder: Path) -> set[str]:
-    """The files of program code that the config names: {"AutoConfig": "module.Class", ...}."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        names = config.get("auto_map", {}).values()
-        return {f"{name.partition('.')[0]}.py" for name in names if "--" not in name}
-    except (ValueError, TypeError, AttributeError):
-        return set()  # what is wrong with the config is said when it is read
 
 
 def check_weights(part: Part) -> None:
@@ -176,9 +152,8 @@ def with_base(part: Part, offline: bool) -> Part:
 
 
 def with_config(part: Part) -> Part:
-    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now;
-    all but its weights if program code that comes with it may run. PairError if the hub has no config;
-    otherwise raises as `with_base`, `check_access` and `fetch`."""
+    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now.
+    PairError if the hub has no config; otherwise raises as `with_base` and `check_access`."""
     is_whole = is_here(part)
     part = with_base(part, offline=is_whole)
     check_access([part])
@@ -186,11 +161,11 @@ def with_config(part: Part) -> Part:
         return part
     with load_errors(part.role, part.place, shown=part.id):
         try:
-            _ask(part, hf_hub_download, "config.json", tqdm_class=_bar(part))
+            hf_hub_download(part.place, "config.json", revision=part.revision, tqdm_class=_bar(part))
         except RemoteEntryNotFoundError:
-            raise no_config(part.role, part.id, _sizes(part)) from None
-    if part.code:
-        fetch([part], weights=False)
+            if kind := other_kind(_sizes(part)):
+                raise PairError(f"{part.role}: {part.id} {kind}") from None
+            raise
     return part
 
 
@@ -204,9 +179,9 @@ def check_access(parts: Iterable[Part]) -> None:
             raise gated_error(part.role, part.id)
 
 
-def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weights: bool = True) -> None:
+def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None) -> None:
     """Downloads what is not on this machine. LoadError, before anything comes, if the hub has no weights that
-    can be loaded, or if there is no room for all on the disk. weights: whether these come, too."""
+    can be loaded, or if there is no room for all on the disk."""
     both = [one for part in parts for one in (part, part.adapter) if one is not None]
     missing = {part: _missing(part) for part in both if not _is_whole(part)}
     needed = sum(sum(files.values()) for files in missing.values())
@@ -219,8 +194,7 @@ def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weig
     for part, files in missing.items():
         before, total = 0, sum(files.values())
         for name, size in files.items():
-            if weights or not SHARD.fullmatch(name):
-                _bring(part, name, _bar(part, before, total, on_progress))
+            _bring(part, name, _bar(part, before, total, on_progress))
             before += size
 
 
@@ -230,7 +204,7 @@ def _missing(part: Part) -> dict[str, int]:
     sizes = _sizes(part)
     is_adapter = part.adapter is None and ADAPTER_CONFIG in sizes
     weights = [ADAPTER_WEIGHTS] if is_adapter else _weights_among(part, sizes, lambda: _bring(part, INDEX))
-    texts = sorted(name for name in sizes if DATA.fullmatch(name) or part.code and CODE.fullmatch(name))
+    texts = sorted(filter(DATA.fullmatch, sizes))
     here = _names_here(part)
     return {name: sizes[name] for name in (*texts, *weights) if name not in here}
 
@@ -239,14 +213,15 @@ def _sizes(part: Part) -> dict[str, int]:
     """All files that the hub has of the model, with their bytes."""
     with load_errors(part.role, part.place, "list of files", part.id):
         how = {"files_metadata": True, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
-        listed = _ask(part, HfApi().model_info, **how)
+        listed = HfApi().model_info(part.place, revision=part.revision, **how)
     return {file.rfilename: file.size or 0 for file in listed.siblings or []}
 
 
 def _bring(part: Part, name: str, bar: type[tqdm] | None = None) -> Path:
     """Where a file of the model is in the cache, once it has come from the hub."""
     with load_errors(part.role, part.place, name, part.id):
-        return Path(_ask(part, hf_hub_download, name, tqdm_class=bar or _bar(part)))
+        bar = bar or _bar(part)
+        return Path(hf_hub_download(part.place, name, revision=part.revision, tqdm_class=bar))
 
 
 def _bar(
@@ -279,78 +254,3 @@ def _bar(
             pass
 
     return Bar
-
-
-# A hub that asks to wait
-
-
-# Within `patience`: its seconds, when they are over, by time.monotonic, and what is told of waiting.
-_patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
-_asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
-
-
-class _AsksToWait(Exception):
-    """The hub answers that it will take this call only after so many seconds."""
-
-
-@contextmanager
-def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
-    """Within this block or function a hub that asks to wait is waited for until these seconds are over.
-    on_progress: is told of it; None: standard error, of each length once. Elsewhere each call has a time of
-    its own."""
-    shown = set[Message]()
-
-    def show(what: Message, share: float | None) -> None:
-        if what not in shown:
-            print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
-        shown.add(what)
-
-    token = _patience.set((seconds, time.monotonic() + seconds, on_progress or show))
-    try:
-        yield
-    finally:
-        _patience.reset(token)
-
-
-def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
-    the library would wait as long as it is told, or not at all. LoadError if that is too long."""
-    patient = _patience.get()
-    if patient is None:
-        with patience():
-            return _ask(part, call, *given, **options)
-    most, until, on_progress = patient
-    while True:
-        hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
-        if _hear not in hooks:
-            hooks.append(_hear)
-        token = _asking.set(True)
-        try:
-            return call(part.place, *given, revision=part.revision, **options)
-        except _AsksToWait as error:
-            (asked,) = error.args
-        finally:
-            _asking.reset(token)
-        seconds = numeral(asked, ",.0f")
-        if time.monotonic() + asked > until:
-            times = {"seconds": seconds, "most": numeral(most, ",.0f")}
-            raise LoadError(message("hub_asks_too_long", name=part.role, reason=part.id, **times))
-        on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
-        time.sleep(max(1, asked))
-
-
-def _hear(response: Any) -> None:
-    """Called with each answer that the library gets. _AsksToWait where `_ask` asks and is to wait: by
-    RateLimit, where that is used up, or by Retry-After, a number or a date."""
-    status = response.status_code
-    if not _asking.get() or status != 429 and status < 500:
-        return
-    limit = parse_ratelimit_headers(response.headers)
-    if status == 429 and limit is not None and limit.remaining == 0:
-        raise _AsksToWait(limit.reset_in_seconds)
-    asked = response.headers.get("Retry-After", "").strip()
-    with suppress(TypeError, ValueError):
-        if asked.isdecimal():
-            raise _AsksToWait(min(int(asked), LONGEST_WAIT))
-        wait = parsedate_to_datetime(asked) - datetime.now(UTC)
-        raise _AsksToWait(max(0, ceil(wait.total_seconds())))

@@ -17,26 +17,20 @@ from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
-from specdemo.loading.fetch import OnProgress, patience
+from specdemo.loading.fetch import OnProgress
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
+from specdemo.loading.plan import LoadPlan, check_free_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
-from specdemo.loading.request import ROLES, ByRole, PairRequest, Part, drafter_part, in_project, resolve
-from specdemo.runtime import cuda
+from specdemo.loading.request import ROLES, ByRole, PairRequest, drafter_part, in_project, resolve
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.runtime.weights import not_finite
 from specdemo.servers.pair import connect
 from specdemo.words.message import message
 
 Tokenizers = PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None  # one for both, or by role
-TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
-NO_CODE = "these models came with none for their forwards"
-DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
-@patience()
 def load_pair(
     name: str | None = None,
     *,
@@ -46,7 +40,6 @@ def load_pair(
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
-    trust_remote_code: bool = False,
     server: str | None = None,
     server_key: str | None = None,
 ) -> AnyPair:
@@ -57,8 +50,7 @@ def load_pair(
     names.
 
     tokenizer, device, dtype and quantize: one for both models or {"target": ..., "drafter": ...}. None
-    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise.
-    trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
+    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise. Raises PairError
     for a wrong request, LoadError when loading failed.
 
     server: the address of a running server, http://host:8000, of vLLM or llama.cpp, which takes the place of
@@ -67,29 +59,26 @@ def load_pair(
     how = {"device": device, "dtype": dtype, "quantize": quantize}
     if server is not None:
         others = (name, target, drafter, tokenizer, *how.values())
-        if any(value is not None for value in others) or trust_remote_code:
+        if any(value is not None for value in others):
             raise PairError("server must be given alone: it has loaded its models")
         return connect(server, server_key)
     if server_key is not None:
         raise PairError("server_key must be left out without server: it is the key of a server")
     if isinstance(target, PreTrainedModel) and name is None:
-        why = "must be left out for models given in memory"
         if given := next((option for option, value in how.items() if value is not None), None):
-            raise PairError(f"{given} {why}: they are used as they are")
-        if trust_remote_code:
-            raise PairError(f"trust_remote_code {why}: nothing is loaded")
+            raise PairError(f"{given} must be left out for models given in memory: they are used as they are")
         return _pair_in_memory(target, drafter, tokenizer)
     if name is None:
-        target = target_for(target, drafter, trust_remote_code)
-    request = resolve(name, target=target, drafter=drafter, **how, trust_remote_code=trust_remote_code)
+        target = target_for(target, drafter)
+    request = resolve(name, target=target, drafter=drafter, **how)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
     return load(request)
 
 
-def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
+def target_for(target: object, drafter: object) -> Any:
     """The target as it is given. If it is not, the verifier that the drafter's config.json names, which that
-    of a head may do; PairError if its program code would be trusted. Raises as `load_pair` does."""
+    of a head may do. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = fetch.with_config(drafter_part(drafter, "cpu", torch.float32))
@@ -98,8 +87,6 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
         verifier = HEAD.verifier(folder) if kind_in(folder) is HEAD else None
     if not verifier:
         return None
-    if trust_remote_code:
-        raise PairError("trust_remote_code: give the target, too, or the drafter chooses whose code runs")
     return verifier if os.path.isdir(verifier) else in_project(verifier)
 
 
@@ -107,8 +94,6 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     """How a request would be loaded, from the models' configs alone; in place of an adapter its base with the
     adapter. beside: the pair that the drafter of the request is for. Raises as `load_pair` does."""
     fetch.check_access(request.parts)
-    if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
-        raise LoadError(lost)
     parts = tuple(map(fetch.with_config, request.parts))
     skeletons = [*map(read_skeleton, parts)]
     planned = plan_from(replace(request, parts=parts), skeletons)
@@ -116,7 +101,6 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     if beside is not None:
         models, ids = [beside.target, *skeletons], [beside.info.target, *ids]
     check_fits(models, ids, [part.device for part in parts])
-    check_memory(planned)
     return planned
 
 
@@ -168,14 +152,9 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> 
     pair.runner.warm_up(Params().gamma)
     if pair.target.device.type == "cpu":
         compiled()
-    if parts[0].code:
-        theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
-        came = f"{' and '.join(theirs)} came with it" if theirs else NO_CODE
-        pair.of_code = (f"{TRUSTED}: {came}",)
     return pair
 
 
-@patience()
 def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
     """A pair of the same target with another drafter, loaded and checked; for `Pair.attach`."""
     if drafter is None:
@@ -205,10 +184,7 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(one).__name__}")
     ours, theirs = by_role["target"], by_role["drafter"]
     other = other_tokenizer(ours, theirs, *names) if drafter is not None and ours is not theirs else None
-    # Where it was loaded from may still be on this machine.
-    place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
-    part = Part("target", place, place, "cpu", None, None, revision)
-    carried = MTP.read_carried(target, fetch.folder_of(part) if place and fetch.has_config(part) else None)
+    carried = MTP.read_carried(target, None)
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     known = {"dtype_reason": message("as_given"), "other_tokenizer": other, "carried": carried}
@@ -291,23 +267,20 @@ def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) 
     if not kind_of(drafter).takes_other_tokenizer:
         raise PairError(f"drafter {ids[1]} drafts in parallel, so it must share the tokenizer of {ids[0]}")
     widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
-    shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
-    known = replace(other, shared=tuple(shared))
+    pairs = other.shared.items()
+    shared = {ours: theirs for ours, theirs in pairs if ours < widths[0] and theirs < widths[1]}
+    known = replace(other, shared=shared, known=widths[1])
     check_shared(known, *ids)
     return known
 
 
 def check_forwards(models: list[Module], ids: list[str]) -> None:
-    """PairError if a model's forward fails, or predicts something else with a cache than without one;
-    LoadError if it has weights that are not finite."""
+    """PairError if a model's forward fails, or predicts something else with a cache than without one."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        named = f"{role} {model_id}"
-        if why := why_not_used(model.device, "its", partial(_fault, model, models[0], named)):
-            raise PairError(f"{named} ({type(model).__name__}) cannot be used: {why}")
+        if why := why_not_used("its", partial(_fault, model, models[0])):
+            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {why}")
 
 
-def _fault(model: Module, target: PreTrainedModel, named: str) -> str | None:
-    if name := not_finite(model):
-        raise LoadError(f"{named}: its tensor {name} holds values that are not finite")
+def _fault(model: Module, target: PreTrainedModel) -> str | None:
     agrees = kind_of(model).agrees(model, target)
     return None if agrees else "its predictions with a cache differ from those without one"

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from jinja2 import TemplateError
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,13 +20,12 @@ from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
-from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
+from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
-from specdemo.events.segments import opened_in
+from specdemo.events.thoughts import Opened, opened_in
 from specdemo.loading import templates
-from specdemo.loading.checkpoints import little_quantised
 from specdemo.loading.request import dtype_name
-from specdemo.runtime import cuda, lm, probe
+from specdemo.runtime import cuda, lm
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
@@ -62,7 +60,6 @@ class Pair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
-    of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
@@ -185,10 +182,6 @@ class Pair:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
         return drafting_by(method).lacks(self)
 
-    def largest(self, method: str, field: str) -> int | None:
-        """See `Drafting.largest`."""
-        return drafting_by(method).largest(self, field)
-
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
         params = drafting_by(params.draft_with).check(self, params)
@@ -197,7 +190,8 @@ class Pair:
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(f"logit_bias must be of token ids below {width:,} for this pair, not {unknown}")
         self._check_stops(params.stop)
-        self.grammars.compiled(params)
+        if events.params.field_of_grammar(params):
+            self.grammars.compiled(params)
         if params.tree and params.draft_with != "none":
             self._check_tree(params.draft_with, params.tree)
         return params
@@ -251,14 +245,6 @@ class Pair:
     @property
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))
-
-    def template_arguments(self, tools: object = None) -> tuple[str, ...] | None:
-        """The names of the arguments that the chat template reads where it is given these tools; None where
-        it cannot be read."""
-        try:
-            return templates.arguments_of(self.tokenizer, tools) if self.has_chat_template else None
-        except (TemplateError, ValueError, RecursionError):
-            return None
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -323,9 +309,9 @@ class Pair:
         return templates.read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
-    def limits(self) -> tuple[Message | str, ...]:
+    def limits(self) -> tuple[Message, ...]:
         """What a user should know: what is not applied, what is limited."""
-        return *self._limits(), *self.of_code
+        return tuple(self._limits())
 
     def _limits(self) -> Iterator[Message]:
         target, drafter = self.target, self.drafter
@@ -336,8 +322,6 @@ class Pair:
         yield from notes_of("target", target)
         if drafter is not None:
             yield from notes_of("drafter", drafter)
-        if (read := lm.embedded_ids(target)) < self.vocab_size:
-            yield message("narrow_embeddings", all=self.vocab_size, known=read)
         if self.has_chat_template and (mark := templates.unread_thoughts(self.tokenizer)):
             yield message("unread_thoughts", mark=mark)
         if drafter is not None:
@@ -350,18 +334,9 @@ class Pair:
     @property
     def notes(self) -> list[Message | str]:
         """What a user should know now: the limits, and why the pair is slower than it might be."""
-        of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
         why = compiled.fault() if self.target.device.type == "cpu" else None
         of_verdict = [message("by_operation", who=message("the_verdict"), why=why)] if why else []
-        return [*self.limits, *of_gpu, *self.runner.notes, *of_verdict]
-
-    def check_gpu(self, write: Callable[[str], list[int]]) -> None:
-        """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
-        `probe.gpu_fault`."""
-        if cuda.lost():
-            return
-        device = self.target.device
-        self.runner.gpu_note = probe.gpu_fault(device, write) if cuda.is_cuda(device) else None
+        return [*self.limits, *self.runner.notes, *of_verdict]
 
     @property
     def warming_up(self) -> Message | None:
@@ -379,11 +354,6 @@ class Pair:
         carried = () if isinstance(self.carried, str) else (self.carried,)
         drafter = None if self.drafter is None else held_bytes(self.drafter)
         return Bytes(held_bytes(self.target, *carried), drafter)
-
-    @property
-    def bytes_copied(self) -> Bytes:
-        """The bytes of copies in 16 bits, which forwards on a CPU read in place of twice as many bytes."""
-        return Bytes(*self.runner.copied_bytes)
 
     @property
     def drafter_bytes(self) -> int | None:
@@ -448,7 +418,6 @@ def notes_of(role: str, model: Module) -> Iterator[Message]:
         yield message(key, who=who, **how)
     if emulates_bfloat16(model):
         yield message("emulated", who=who, device=str(model.device))
-    yield from little_quantised(who, model)
     if rounds_activations(model):
         yield message("rounded_activations", who=who)
 

@@ -2,7 +2,7 @@
 
 Nothing is read here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,14 +17,6 @@ from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
 from specdemo.words.message import Message, about, message
 
-# More layers and experts than any model has, by the last word of the field that counts them
-# (num_hidden_layers, num_blocks, n_routed_experts). Each layer is many objects, also in a skeleton without
-# weights; the experts of a layer are not, but Doge has 16,384.
-MOST_LAYERS = 500
-MOST = dict.fromkeys(("layer", "layers", "blocks", "depth", "types"), MOST_LAYERS) | {"experts": 20_000}
-PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
-TENSORS_AT_ONCE = 4  # of a model that transformers brings to a GPU: it has so many threads for it
-
 
 class MemoryNeed(NamedTuple):
     """Memory that the weights will take on one device."""
@@ -36,9 +28,8 @@ class MemoryNeed(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A request, and what follows from the configs of its models. needs: of each model, then of those on the
-    same device together, and then of the host while a model goes to a GPU, beside what is on the CPU by
-    then."""
+    """A request, and what follows from the configs of its models. needs: of each model, and then of both
+    together if they are on the same device."""
 
     request: PairRequest
     dtypes: tuple[torch.dtype, ...]  # of each part
@@ -47,38 +38,16 @@ class LoadPlan:
     reason: Message  # why these dtypes
 
 
-def check_depth(value: object, name: str = "") -> None:
-    """ValueError if a model's config.json asks for so many layers or experts that making its skeleton would
-    take minutes. value: the config, or what is in it under this name; what is in a list has the list's."""
-    words = name.split("_")
-    most = MOST.get(words[-1])
-    if most is not None and isinstance(value, int) and value > most:
-        raise ValueError(f"{name} must be at most {most:,}, not {ascii(value)[:60]}")
-    if isinstance(value, (str, list)) and not PER_LAYER.isdisjoint(words) and len(value) > MOST_LAYERS:
-        raise ValueError(f"{name} must have a length of at most {MOST_LAYERS}, not {len(value)}")
-    if isinstance(value, Mapping):
-        for inner, one in value.items():
-            check_depth(one, inner)
-    elif isinstance(value, list):
-        for one in value:
-            check_depth(one, name)
-
-
 def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     parts, dtypes = request.parts, tuple(part.dtype or automatic for part in request.parts)
-    sizes, needs, on_the_way, stays, beside = [], [], [], 0, ""
+    sizes, needs = [], []
     for part, dtype, skeleton in zip(parts, dtypes, skeletons, strict=True):
         check_quantize(part, dtype, skeleton)
         # An adapter is merged into weights that are quantised only then.
         sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
         needs.append(MemoryNeed(part.device, sizes[-1], f"{part.named} needs"))
-        if part.device == "cpu":
-            stays, beside = sizes[-1], f"{part.named} and "
-        else:
-            whose = f"{beside}{part.named}, on its way to {part.device}, {'need' if beside else 'needs'}"
-            on_the_way.append(MemoryNeed("cpu", stays + bytes_on_host(skeleton, dtype), whose))
     if len(parts) > 1 and len({part.device for part in parts}) == 1:
         names = " and ".join(part.named for part in parts)
         needs.append(MemoryNeed(request.device, sum(sizes), f"{names} need"))
@@ -87,7 +56,7 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
         reason = message("requested")
     elif given:
         reason = message(f"{given[0]}_requested", reason=reason)
-    return LoadPlan(request, dtypes, tuple(sizes), (*needs, *on_the_way), reason)
+    return LoadPlan(request, dtypes, tuple(sizes), tuple(needs), reason)
 
 
 def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
@@ -126,7 +95,7 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
     shift for each group of weights. Each layer also has two float32 scales for activations.
     """
     # What a target's checkpoint carries for drafting methods is loaded with it, and not quantised.
-    total = dtype.itemsize * (skeleton.num_parameters() + getattr(skeleton, "carried_parameters", 0))
+    total = dtype.itemsize * skeleton.num_parameters()
     total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
     if quantize is None:
         return total
@@ -137,23 +106,6 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
         scales = layer.out_features if bits == 8 else 2 * (weights // group)
         total += weights * bits // 8 + (scales - weights) * dtype.itemsize + 2 * 4
     return total
-
-
-def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
-    """The host's memory that the model's weights take at most on their way to a GPU, in bytes: a head is read
-    as a whole, and of a model only the tensors that are being brought there."""
-    if kind_of(skeleton) is HEAD:
-        return bytes_of(skeleton, dtype, None)
-    largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
-    return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
-
-
-def check_memory(planned: LoadPlan) -> None:
-    """LoadError if a device or the host has too little memory, free or not."""
-    for need in planned.needs:
-        if need.bytes > memory_of(need.device):
-            has = f"{need.device} has {amount(memory_of(need.device))}"
-            raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
 
 
 def check_free_memory(planned: LoadPlan, could_free: Callable[[str], int] = lambda device: 0) -> None:

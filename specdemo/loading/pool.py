@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 
 from specdemo.errors import LoadError, PairError, TookTooLong, with_words
-from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, check_access, fetch, is_here, patience
+from specdemo.loading.fetch import OnProgress, check_access, fetch, is_here
 from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory
@@ -49,7 +49,7 @@ class ModelPool:
     the longest that a visitor waits for a download, and for others' loads.
     """
 
-    def __init__(self, share: float = 0.5, seconds: float = DOWNLOAD_SECONDS):
+    def __init__(self, share: float = 0.5, seconds: float = 1_800.0):
         self.share, self.seconds = share, seconds
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
         self.downloads: dict[tuple, Download] = {}
@@ -171,10 +171,9 @@ class ModelPool:
                     raise PairError(UNWANTED)
                 download.moved = monotonic()
             report(message("configs"), None)
-            with patience(self.seconds, report):
-                planned = plan(request)
-                check_free_memory(planned, partial(self.bytes_held, idle=True))
-                fetch(planned.request.parts, report)
+            planned = plan(request)
+            check_free_memory(planned, partial(self.bytes_held, idle=True))
+            fetch(planned.request.parts, report)
         except BaseException as error:
             download.error = error
         with self.ended:

@@ -2,7 +2,6 @@
 through transformers."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -15,10 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoTokenizer,
     CompressedTensorsConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     QuantoConfig,
@@ -26,22 +23,21 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
-from specdemo.drafters.table import HEAD, MTP, kind_in
+from specdemo.drafters.table import HEAD, kind_in
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
-from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
-from specdemo.loading.plan import check_depth, check_quantize
+from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer
+from specdemo.loading.plan import check_quantize
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
-from specdemo.runtime.weights import FLOATS, is_dense, stored_tensors
+from specdemo.runtime.weights import is_dense, stored_tensors
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
-CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
-NO_TEXT = "predicts no next token: give a causal language model"
 # The dtypes that a model can be loaded in, and others of weights, by the names that safetensors gives them.
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FLOATS_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 FLOATS_IN_FILES |= dict.fromkeys(("F64", "F8_E4M3", "F8_E5M2"))
 
@@ -63,36 +59,20 @@ def read_skeleton(part: Part) -> Module:
             if part.adapter is not None:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return HEAD.skeleton(folder_of(part))
-        # from_config would take the code of the main revision, except from a directory.
-        place = str(folder_of(part)) if part.code else part.place
-        check_depth(PreTrainedConfig.get_config_dict(place, **_how(part))[0])
-        config = AutoConfig.from_pretrained(place, **_how(part))
-        architectures = getattr(config, "architectures", None) or []
-        if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
-            # Its embeddings could be taken for the head that it lacks.
-            raise PairError(f"{part.named} is a {architectures[0]}, which {NO_TEXT}")
+        config = AutoConfig.from_pretrained(part.place, **_how(part))
         method = checkpoints.method_of(config)
         if method is not None and part.adapter is not None:
             raise PairError(f"{part.named} is quantised, and an adapter is merged into whole weights only")
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
-        model = _loader(config).from_config(config, trust_remote_code=part.code)
-        folder = folder_of(part) if is_here(part) else None
-        model.carried_parameters = MTP.count_carried(model, folder) if part.role == "target" else 0
-        return model
+        return AutoModelForCausalLM.from_config(config)
 
 
 def _how(part: Part) -> dict[str, Any]:
     """Which of a model's files count, from the disk alone. Without trust_remote_code=False transformers would
     ask on the terminal whether to run program code that comes with a model."""
-    return {"revision": part.revision or "main", "trust_remote_code": part.code, **FROM_DISK}
-
-
-def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
-    """What makes and loads a config's models."""
-    is_causal = config.model_type not in checkpoints.NOT_CAUSAL
-    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
+    return {"revision": part.revision or "main", "trust_remote_code": False, **FROM_DISK}
 
 
 def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:
@@ -135,11 +115,10 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
     with load_errors(part.role, part.place, "weights", part.id):
         stored = stored_tensors(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
-        method = checkpoints.method_of(config)
-        if (
-            method == "compressed-tensors"
-        ):  # else the package would write the weights out in the first forward,
-            # and round activations in forwards that it puts in the place of the layers' own
+        kind, method = (config.architectures or [config.model_type])[0], checkpoints.method_of(config)
+        if method == "compressed-tensors":
+            # Else the package would write the weights out in the first forward, and round activations in
+            # forwards that it puts in the place of the layers' own.
             options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
         drawing = nullcontext()
         if part.device != "cpu" and (quantize_now or takes_host_memory(stored, dtype)):
@@ -147,15 +126,10 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
             options["device_map"] = {"": part.device}
             drawing = RandomNumbersAlone() if cuda.is_cuda(part.device) else drawing
         with drawing:
-            model, info = _loader(config).from_pretrained(part.place, **options)
+            model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
     checkpoints.check_scales(part.named, method, stored, info["unexpected_keys"], model)
-    if info["missing_keys"]:
-        missing, head = sorted(info["missing_keys"]), model.get_output_embeddings()
-        its = {name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}}
-        if its.issuperset(missing):  # a model without a head for language
-            kind = (model.config.architectures or [type(model).__name__])[0]
-            raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
-        raise LoadError(f"{part.named} is incomplete: it lacks {len(missing)} weights, first {missing[0]}")
+    if missing := sorted(info["missing_keys"]):
+        raise LoadError(f"{part.named}, a {kind}, lacks {len(missing)} weights, first {missing[0]}")
     is_written_out = all(is_dense(one) and one.dtype in FLOATS for one in model.parameters())
     notes = [("written_out", {"name": method})] if method and is_written_out else []
     if part.adapter is not None:
@@ -164,7 +138,7 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
     model = checkpoints.text_alone(model)
     if any(getattr(config, sense, None) is not None for sense in checkpoints.SENSES):
-        notes.append(("text_part", {"name": (config.architectures or [config.model_type])[0]}))
+        notes.append(("text_part", {"name": kind}))
     text = model.config.get_text_config()
     if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
         # transformers before 5.21 chooses torch's attention for Gemma 2, which ignores the cap on scores.

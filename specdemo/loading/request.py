@@ -28,7 +28,6 @@ class Part:
     dtype: torch.dtype | None  # None: chosen when the size of the pair is known
     quantize: str | None
     revision: str | None = None  # of the hub: a branch, a tag or a commit; None: main
-    code: bool = False  # whether program code that comes with it may run
     adapter: "Part | None" = None  # what is merged into it: the PEFT adapter that the user named in its place
 
     @property
@@ -70,15 +69,10 @@ def resolve(
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
-    trust_remote_code: bool = False,
 ) -> PairRequest:
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
-    if not isinstance(trust_remote_code, bool):
-        raise PairError(refusal("trust_remote_code", "truth", trust_remote_code))
     usual, is_named = None, target is None and drafter is None  # usual: the kind of weights if none is asked
     if is_named:
-        if trust_remote_code:
-            raise PairError("trust_remote_code goes with target and drafter: the named pairs bring no code")
         name = "embedded" if name is None else name
         if not isinstance(name, str) or name not in CATALOGUE:
             near = get_close_matches(str(name), CATALOGUE, n=1)
@@ -104,7 +98,7 @@ def resolve(
         if role in ids:
             place, revision = without_revision(role, ids[role])
             place = in_project(place) if is_named else place
-            parts.append(Part(role, ids[role], place, *how, revision, trust_remote_code))
+            parts.append(Part(role, ids[role], place, *how, revision))
     return PairRequest(name, tuple(parts))
 
 
@@ -150,10 +144,10 @@ def without_revision(role: str, model_id: str) -> tuple[str, str | None]:
 
 def _device(device: str | None) -> str:
     if device is None:
-        return "cuda" if cuda.lost() or torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise PairError(f"device must be cpu, cuda or cuda:N, not {ascii(device)}")
-    if cuda.is_cuda(device) and not cuda.lost() and int(device[5:] or 0) >= torch.cuda.device_count():
+    if cuda.is_cuda(device) and int(device[5:] or 0) >= torch.cuda.device_count():
         raise PairError(f"device {device} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 

@@ -1,72 +1,32 @@
-"""What comes with a model's weights: its chat template, a program in Jinja, with the arguments that it reads
-and what it makes of messages; and its generation config (`read_options`), of which the repetition penalty,
-the bias on single tokens and the stop strings are applied (`with_models_own`); a user is told of the rest.
+"""What comes with a model's weights: its chat template, a program in Jinja, and what it makes of messages;
+and its generation config (`read_options`), of which the repetition penalty, the bias on single tokens and the
+stop strings are applied (`with_models_own`); a user is told of the rest.
 
 Without torch and without transformers.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, meta, nodes
 
 from specdemo.errors import in_short
 from specdemo.events import Mark, Params
 from specdemo.events.params import MOST_STOPS
-from specdemo.events.segments import MARKS, PAIRS
-from specdemo.words.message import about, refusal, shown
+from specdemo.events.thoughts import MARKS, PAIRS
+from specdemo.words.message import about, refusal
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
-QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
-# What transformers adds to Jinja: two functions, and a tag around what the model writes.
-READER = Environment(extensions=["jinja2.ext.loopcontrols"])
-READER.globals |= dict.fromkeys(("raise_exception", "strftime_now"))
-TAG = re.compile(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}")
-
-
-def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> tuple[str, ...]:
-    """The names of the arguments that the tokenizer's chat template reads. tools: those that it is given, for
-    which a tokenizer can have a template of its own. Raises what jinja2 and transformers raise for a template
-    that cannot be read."""
-    template = tokenizer.get_chat_template(tools=tools)
-    others = {*inspect.signature(tokenizer.apply_chat_template).parameters}.difference(TAKEN)
-    others |= {"messages", *tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
-    return tuple(sorted(_read_by(template) - others))
-
-
-@lru_cache(maxsize=64)
-def _read_by(template: str) -> frozenset[str]:
-    """The names that a template reads from outside: those that it reads before it gives them a value itself,
-    and those of which it asks whether they have one."""
-    tree = READER.parse(TAG.sub("", template))
-    first = {one.name: one.ctx for one in reversed([*_names_in(tree)])}
-    questions = [one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in QUESTIONS]
-    asked = {one.node.name for one in questions if isinstance(one.node, nodes.Name)}
-    return frozenset(
-        name for name in meta.find_undeclared_variables(tree) if name in asked or first.get(name) != "store"
-    )
-
-
-def _names_in(node: nodes.Node) -> Iterator[nodes.Name]:
-    """The names in a template, in the order in which they are read and written."""
-    if isinstance(node, nodes.Name):
-        yield node
-    children = [*node.iter_child_nodes()]
-    for child in reversed(children) if isinstance(node, nodes.Assign) else children:
-        yield from _names_in(child)
+HANDED_ON = ("tools", "documents")  # arguments of apply_chat_template that templates get, under their names
 
 
 def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[Mark, ...]:
     """The marks of the tokenizer's chat templates that are tokens of their own. eos: ids that end a turn, and
-    so any segment."""
+    so any thought."""
     ids = {text: tokenizer.convert_tokens_to_ids(text) for text in _mark_texts(tokenizer)}
     marks = [
         Mark(token_id, text, MARKS[text])
@@ -82,14 +42,13 @@ def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[
 def unread_thoughts(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """A mark that opens thoughts in the tokenizer's chat templates, if it is no token of its own."""
     known, texts = {mark.text for mark in marks_of(tokenizer, ())}, _texts(tokenizer)
-    return next((one for one in PAIRS["thinking"] if one in texts and one not in known), None)
+    return next((one for one in PAIRS if one in texts and one not in known), None)
 
 
 def _mark_texts(tokenizer: "PreTrainedTokenizerBase") -> list[str]:
     """The marks that stand in the tokenizer's chat templates, and those that open or close the same."""
     texts = _texts(tokenizer)
-    pairs = [pair for of_kind in PAIRS.values() for pair in of_kind.items()]
-    partners = {one for pair in pairs if any(one and one in texts for one in pair) for one in pair}
+    partners = {one for pair in PAIRS.items() if any(one in texts for one in pair) for one in pair}
     return [text for text in MARKS if text in texts or text in partners]
 
 
@@ -105,23 +64,23 @@ def without_marks(content: str, marks: Iterable[Mark]) -> str:
     return content
 
 
-def check_arguments(arguments: Mapping[str, Any], known: Collection[str]) -> None:
-    """ValueError for an argument that a template does not read. known: the names that it reads."""
-    unknown = next((name for name in arguments if name not in known), None)
-    if unknown is not None and not known:
-        raise ValueError(about("chat_template_kwargs", "template_reads_none", name=shown(unknown)))
-    if unknown is not None:
-        raise ValueError(refusal("chat_template_kwargs", "template_reads", unknown, names=", ".join(known)))
+def check_arguments(tokenizer: "PreTrainedTokenizerBase", template: str, names: Iterable[str]) -> None:
+    """ValueError for the name of an argument that is nowhere in a template of this tokenizer, or that
+    `apply_chat_template` would take for itself."""
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}.difference(HANDED_ON)
+    known = {*re.findall(r"\w+", template)} - taken
+    if unknown := next((name for name in names if name not in known), None):
+        raise ValueError(refusal("chat_template_kwargs", "template_reads", unknown))
 
 
 def render(
     tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], arguments: Mapping[str, Any]
 ) -> str:
     """The text that the tokenizer's chat template makes of messages and arguments. ValueError in one sentence
-    for an argument that it does not read, and where it refuses."""
+    for an argument that it does not name, and where it refuses."""
     with _refusing():
-        known = arguments_of(tokenizer, arguments.get("tools"))
-    check_arguments(arguments, known)
+        template = tokenizer.get_chat_template(tools=arguments.get("tools"))
+    check_arguments(tokenizer, template, arguments)
     with _refusing("chat_template_kwargs" if arguments else "chat"):
         return tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **arguments

@@ -1,18 +1,16 @@
-"""The adviser's measurement: first what a check takes by its rows. Then one kind of work after the other gets
-its first answer: a short text of each contender with long drafts, from which all draft lengths are estimated,
-and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
-all kinds of work, until it is clear which setting is best."""
+"""The adviser's measurement: one kind of work after the other, each in its part of the time. A short text of
+each contender with long drafts, from which all draft lengths are estimated; whole texts of the most promising
+settings, in turns with the target alone; then more of them, prompt after prompt, until it is clear which is
+best. What time is left goes to the kinds that are not clear."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
+from itertools import takewhile
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from specdemo.errors import CannotReadTrees
 from specdemo.events import METHODS, Params, Prompt, __version__
-from specdemo.loading.pair import Pair, encode
-from specdemo.measure.checks import check_times
+from specdemo.loading.pair import Pair
 from specdemo.measure.decide import (
     MOST_FINALISTS,
     by_setting,
@@ -24,7 +22,6 @@ from specdemo.measure.decide import (
     still_in,
 )
 from specdemo.measure.results import (
-    ALL,
     ALONE,
     Candidate,
     Ended,
@@ -40,8 +37,6 @@ from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
 WARM_UP, FIRST_TEXT = 8, 32  # tokens that a contender writes before it is measured, and at first
-OF_CHECKS = 0.04  # of the budget
-FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
 AT_LEAST = 2  # settings of a kind of work, before the next one's turn
 LONGEST_TEXT = 32_768  # tokens
@@ -58,22 +53,19 @@ class Progress(NamedTuple):
 def fitting(
     pair: Pair, prompts: Mapping[str, Sequence[Prompt]], params: Params
 ) -> tuple[dict[str, list[Prompt]], list[Message]]:
-    """The prompts that leave a text its room, at most MOST_PROMPTS of each kind of work, and notes on the
-    others. ValueError where none of a kind does, with what is wrong with the first."""
+    """The prompts that leave a text its room, of the first MOST_PROMPTS of each kind of work, and notes on
+    the others. ValueError where none of a kind does, with what is wrong with the first."""
     kept: dict[str, list[Prompt]] = {}
     notes = []
     for work, own in prompts.items():
-        name, some = work_in_words(work), own[:: -(-len(own) // MOST_PROMPTS)]
-        if len(some) < len(own):
-            notes.append(message("advice_some_prompts", work=name, count=len(some), all=len(own)))
-        whys = [_refused(pair, prompt, params) for prompt in some]
-        kept[work] = [prompt for prompt, why in zip(some, whys, strict=True) if why is None]
-        refused = [why for why in whys if why is not None]
+        whys = {at: _refused(pair, prompt, params) for at, prompt in enumerate(own[:MOST_PROMPTS])}
+        kept[work] = [own[at] for at, why in whys.items() if why is None]
+        refused = [why for why in whys.values() if why is not None]
         if not kept[work]:
             raise ValueError(refused[0])
         if refused:
-            counts = {"count": len(refused), "all": len(some)}
-            notes.append(message("advice_prompts_left_out", work=name, why=refused[0], **counts))
+            counts = {"count": len(refused), "all": len(whys), "why": refused[0]}
+            notes.append(message("advice_prompts_left_out", work=work_in_words(work), **counts))
     return kept, notes
 
 
@@ -122,9 +114,7 @@ def advise(
     course = _Advising(pair, settings, prompts, params, budget, is_stopped, measured)
     try:
         yield from course.warm_up()
-        yield from course.check()
-        yield from course.answer_first()
-        yield from course.go_on()
+        yield from course.answers()
         ended: Ended = course.ended
     except Stopped:
         ended = "interrupted" if is_stopped() else "budget"
@@ -134,7 +124,7 @@ def advise(
 @dataclass
 class _Advising:
     """The measurement as it goes on. settings: what can draft. running: what may still be the best of a kind
-    of work, and of ALL."""
+    of work."""
 
     pair: Pair
     settings: Sequence[Setting]
@@ -170,34 +160,40 @@ class _Advising:
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
         work = self.measured.works[0]
-        for _, contender in list(self.drafting.values()):
+        for _, contender in self.drafting.values():
             yield self.progress(message("advice_warming_up", name=contender.name))
-            try:
-                self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
-            except CannotReadTrees as error:
-                del self.drafting[contender.name]
-                self.add(notes=[message("advice_left_out", name=contender.name, why=message_of(error))])
+            self.text(Candidate(contender.name, contender.probed), (work, 0), WARM_UP)
 
-    def check(self) -> Iterator[Progress]:
-        yield self.progress(message("advice_checking"))
-        params = replace(self.params, draft_with="none")
-        text = [one for some in self.prompts.values() for one in encode(self.pair, some[0], params)]
-        for times in check_times(self.pair, text, params, OF_CHECKS * self.budget, self.is_over):
-            self.add(checks=times)
-            yield self.progress(message("advice_checking"))
+    def answers(self) -> Iterator[Progress]:
+        """All kinds of work, and again those that are not clear yet, while there is time. What one does not
+        need of its part goes to the next ones."""
+        while left := [work for work in self.measured.works if work not in self.measured.settled]:
+            for at, work in enumerate(left):
+                yield from self.answer(work, self.seconds + (self.budget - self.seconds) / (len(left) - at))
+
+    def answer(self, work: str, end: float) -> Iterator[Progress]:
+        """Goes on with a kind of work, until it is clear, or `end`."""
         if self.is_over():
             raise Stopped
-
-    def answer_first(self) -> Iterator[Progress]:
-        """One kind of work after the other, each in its part of the time that is left; the last part is for
-        what comes then. The best setting in the kinds before is measured in each, for all of it."""
-        works = self.measured.works
-        for at, work in enumerate(works):
-            end = self.seconds + (self.budget - self.seconds) / (len(works) - at + 1)
+        if not any(one.work == work for one in self.measured.probes):
             yield from self.probe(work)
-            samples = self.measured.samples
-            before = leader_of(by_setting(samples, list({one.work for one in samples})))
-            yield from self.first_texts(work, [before] if before else [], end)
+        if self.written(work) <= LOOKS[0]:
+            yield from self.first_texts(work, end)
+            if self.seconds > end:
+                return
+            self.look(work)
+
+        def take(place: Place, samples: list[Sample]) -> None:
+            self.add(samples=samples)
+            self.look(work)
+
+        numbers = range(self.written(work), len(self.prompts[work]))
+        places = takewhile(
+            lambda _: work not in self.measured.settled and self.seconds < end,
+            ((work, number) for number in numbers),
+        )
+        for candidate, place in measure(lambda _: self.running[work], places, self.text, take):
+            yield self.comparing(candidate, place)
 
     def probe(self, work: str) -> Iterator[Progress]:
         """A text with long drafts of each contender, short unless it copies from the text: that finds more in
@@ -209,15 +205,18 @@ class _Advising:
             samples.append(self.text(Candidate(contender.name, contender.probed), (work, 0), most))
         self.add(probes=samples)
 
-    def first_texts(self, work: str, also: Sequence[Candidate], end: float = inf) -> Iterator[Progress]:
+    def first_texts(self, work: str, end: float) -> Iterator[Progress]:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
         `end`. They count when a finalist has written all, and then tell which one comes next, since the first
-        text alone can be one that is easy to draft. also: these are measured in any case, which can be so for
-        all of it."""
-        places = [(work, number) for number in range(min(LOOKS[0], len(self.prompts[work])))]
+        text alone can be one that is easy to draft. What leads in the other kinds is measured in any case,
+        for all of it."""
+        numbers = range(min(LOOKS[0], len(self.prompts[work])))
+        others = {one.work for one in self.measured.samples} - {work}
+        leader = leader_of(by_setting(self.measured.samples, list(others)))
         while True:
             done = dict.fromkeys(one.setting for one in self.measured.samples if one.work == work)
             estimated = finalists(estimates_of(self.measured, [work]))
+            also = [leader] if leader else []
             chosen = tuple(dict.fromkeys([*also, *done, *estimated]))[:MOST_FINALISTS] if estimated else ()
             self.running[work] = chosen
             self.measured = replace(self.measured, finalists={**self.measured.finalists, work: chosen})
@@ -225,62 +224,23 @@ class _Advising:
             if not left or (len(done) >= AT_LEAST and self.seconds > end):
                 return
             samples = list[Sample]()
-            for place in places:
-                yield self.comparing(left[0], place)
-                samples.append(self.text(left[0], place))
+            for number in numbers:
+                yield self.comparing(left[0], (work, number))
+                samples.append(self.text(left[0], (work, number)))
             self.add(samples=samples)
 
-    def go_on(self) -> Iterator[Progress]:
-        """Whole texts of all finalists, prompt after prompt of the kind of work that has the fewest, until
-        each kind is clear; and of those for all of it, until that is."""
-        works = self.measured.works
-        for_all = finalists(estimates_of(self.measured, works))[:FOR_ALL] if len(works) > 1 else []
-        for work in works:
-            yield from self.first_texts(work, for_all)
-        self.running[ALL] = for_all
-        self.look(works)
-
-        def take(place: Place, samples: list[Sample]) -> None:
-            self.add(samples=samples)
-            self.look([place[0]])
-
-        def running(place: Place) -> list[Candidate]:
-            for_all = [] if ALL in self.measured.settled else self.running[ALL]
-            return list(dict.fromkeys([*self.running[place[0]], *for_all]))
-
-        for candidate, place in measure(running, self.places(), self.text, take):
-            yield self.comparing(candidate, place)
-
-    def places(self) -> Iterator[Place]:
-        """The prompts that come next."""
-        while True:
-            settled = self.measured.settled
-            left = [work for work in self.measured.works if self.written(work) < len(self.prompts[work])]
-            goes_on = {*self.measured.answered} - {*settled}
-            left = [work for work in left if work in goes_on] or (left if ALL in goes_on else [])
-            if not left:
-                return
-            work = min(left, key=self.written)
-            yield work, self.written(work)
-
-    def look(self, works: Sequence[str]) -> None:
-        """Takes out what is out in these kinds of work and in all of it, once there are so many texts that it
-        is time to look. What is clear is settled, and so is what has no prompts left, or no finalists. The
-        best setting of a kind goes on with those for all of it."""
-        for work in (*works, *self.measured.answered[len(self.measured.works) :]):
-            some = self.measured.works if work == ALL else [work]
-            written, count = min(map(self.written, some)), min(len(self.prompts[one]) for one in some)
-            is_time = written in (*LOOKS, count) or not self.running[work]
-            if work in self.measured.settled or not is_time:
-                continue
-            found = by_setting(self.measured.samples, some)
-            left = still_in(found, self.running[work])
-            is_known = is_clear(found, left) or not left
-            self.running[work] = left[:1] if is_known else left
-            if not is_known and written == count:
-                self.ended = "all"
-            if is_known or written == count:
-                self.add(settled=[work])
+    def look(self, work: str) -> None:
+        """Takes out what is out, once there are so many texts that it is time to look. What is clear is
+        settled, and so is what has no prompts left, or no finalists."""
+        written, count = self.written(work), len(self.prompts[work])
+        if written not in (*LOOKS, count) and self.running[work]:
+            return
+        found = by_setting(self.measured.samples, [work])
+        self.running[work] = left = still_in(found, self.running[work])
+        is_known = is_clear(found, left) or not left
+        if is_known or written == count:
+            self.ended = self.ended if is_known else "all"
+            self.add(settled=[work])
 
     def written(self, work: str) -> int:
         """On how many of its prompts there are texts."""
@@ -294,7 +254,7 @@ class _Advising:
     def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
         """One text. Stopped if it was not written to its end."""
         (own, _), (work, number) = self.drafting[setting.contender], place
-        gamma = setting.gamma or own.params.gamma
-        params = replace(own.params, gamma=gamma, max_new_tokens=min(most, own.params.max_new_tokens))
+        most = min(most, own.params.max_new_tokens)
+        params = replace(own.params, gamma=setting.gamma, max_new_tokens=most)
         text = run_in_turns(own.pair, self.prompts[work][number], params, self.is_over)
         return sample_of(work, number, setting, text)

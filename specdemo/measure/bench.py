@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
+from itertools import chain, cycle, islice, product
 from statistics import median
 from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specdemo.events import Params
-from specdemo.events.metrics import after_round, fresh
+from specdemo.events import Params, Stats
+from specdemo.events.metrics import after_round
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.measure.prompts import story_prompts
+from specdemo.measure.prompts import prompts_for
 from specdemo.measure.samples import measure
 from specdemo.measure.settings import how_measured
 from specdemo.measure.table import Column, Table, head_in_words, shown
@@ -31,6 +30,7 @@ RunIds = Callable[[list[int]], tuple[list[int], Trace | None]]  # prompt ids -> 
 
 PLAIN, ASSISTED = "transformers plain", "transformers assisted"
 OURS_PLAIN, SPECULATIVE, LOOKUP = "specdemo plain", "specdemo speculative", "specdemo lookup"
+MORE_TEXTS = 100  # for long prompts: one of each of five kinds of work, twenty times
 PAUSE = 0.02  # seconds between turns, until the threads of the last one have gone to sleep
 
 
@@ -50,12 +50,10 @@ class Row:
 
     name: str
     ms_per_token: float  # median
-    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
     tokens_per_second: float
     tokens_per_processor_second: float  # of all threads
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
-    x_specdemo_plain: float
     equal_to_plain: str | None  # how many texts equal those of transformers plain: "5 of 6"; greedy only
     differs_at: int | None  # the first token that differs in any of them
 
@@ -69,18 +67,16 @@ def bench(
 
     prompt_tokens: in each prompt; None: as many as it has.
     Raises ValueError if the texts do not fit the context."""
-    params, prompt_ids = bench_params(pair, params), story_prompts(pair, prompts, prompt_tokens)
+    params, prompt_ids = bench_params(pair, params), bench_prompts(pair, prompts, prompt_tokens)
     if max(map(len, prompt_ids)) + params.max_new_tokens > pair.context:
         room = f"in the context of {pair.context:,.0f} tokens"
         raise ValueError(f"max_new_tokens must leave the prompts room {room}")
     with pair.runner.torch_settings():
         samples = in_turns(contestants(pair, params), prompt_ids, repeats, params.max_new_tokens)
         threads = torch.get_num_threads()
-    drafted = samples.get(SPECULATIVE, samples[LOOKUP])
+    *_, drafted = samples.values()
     rounds = [one for sample in drafted if sample.trace for one in sample.trace.rounds]
-    stats, is_greedy = reduce(after_round, rounds, fresh()), params.temperature == 0
-    first_at = differences(drafted[:prompts], samples[OURS_PLAIN][:prompts])
-    differing = {"prompts": prompts - first_at.count(None), "first_at": first_at}
+    stats, is_greedy = reduce(after_round, rounds, Stats()), params.temperature == 0
     return {
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
@@ -91,7 +87,6 @@ def bench(
         "prompt_tokens": prompt_tokens,
         "repeats": repeats,
         "rows": [row(name, samples, is_greedy) for name in samples],
-        "differing_argmaxes": differing if is_greedy else None,  # of the engine with drafts and plain
         "notes": list(map(str, pair.notes)),
     }
 
@@ -104,16 +99,23 @@ def bench_params(pair: Pair, params: Params) -> Params:
     return replace(params, ignore_eos=True, draft_with=draft_with, **none)
 
 
+def bench_prompts(pair: Pair, count: int, length: int | None) -> list[list[int]]:
+    """`count` prompts that suit the pair. For prompts of `length` tokens, the texts that come next are
+    appended."""
+    texts = [pair.tokenizer(text).input_ids for text in prompts_for(pair, count + MORE_TEXTS)]
+    if length is None:
+        return texts[:count]
+    following = (chain.from_iterable(cycle(texts[at:])) for at in range(count))
+    return [list(islice(ids, length)) for ids in following]
+
+
 def contestants(pair: Pair, params: Params) -> dict[str, RunIds]:
-    """The contestants by their names. transformers cannot draft with a head. Where a drafter samples with
-    another tokenizer, it replaces the drafter's own embeddings and head."""
+    """The contestants by their names, what drafts here last. transformers cannot draft with a head."""
     ways = {PLAIN: theirs(pair, params)}
-    if isinstance(pair.drafter, PreTrainedModel) and (pair.other_tokenizer is None or not params.temperature):
+    if isinstance(pair.drafter, PreTrainedModel) and pair.other_tokenizer is None:
         ways[ASSISTED] = theirs(pair, params, pair.drafter)
     ways[OURS_PLAIN] = ours(pair, replace(params, draft_with="none"))
-    if pair.drafter is not None:
-        ways[SPECULATIVE] = ours(pair, params)
-    return ways | {LOOKUP: ours(pair, replace(params, draft_with="lookup", tree=()))}
+    return ways | {LOOKUP if pair.drafter is None else SPECULATIVE: ours(pair, params)}
 
 
 def ours(pair: Pair, params: Params) -> RunIds:
@@ -133,8 +135,6 @@ def theirs(pair: Pair, params: Params, assistant: PreTrainedModel | None = None)
     given = {"generation_config": GenerationConfig(eos_token_id=None, pad_token_id=0, **options)}
     if assistant is not None:
         given |= {"assistant_model": assistant}
-        if pair.other_tokenizer is not None:
-            given |= {"tokenizer": pair.tokenizer, "assistant_tokenizer": pair.other_tokenizer.tokenizer}
 
     def run(ids: list[int]) -> tuple[list[int], None]:
         torch.manual_seed(params.seed)
@@ -186,19 +186,16 @@ def in_turns(
 
 
 def row(name: str, samples: Mapping[str, Sequence[TimedRun]], greedy: bool) -> Row:
-    """The contestant's row. `samples` must include those of both plain ones."""
+    """The contestant's row. `samples` must include those of transformers plain."""
     ms = {other: median(one.ms_per_token for one in own) for other, own in samples.items()}
     own, first_at = samples[name], differences(samples[name], samples[PLAIN])
-    low, high = np.percentile([one.ms_per_token for one in own], (10, 90)).tolist()
     return Row(
         name=name,
         ms_per_token=ms[name],
-        ms_per_token_10_90=(low, high),
         tokens_per_second=1000 / ms[name],
         tokens_per_processor_second=1000 / median(one.processor_ms_per_token for one in own),
         x_plain=ms[PLAIN] / ms[name],
         x_assisted=ms[ASSISTED] / ms[name] if ASSISTED in ms else None,
-        x_specdemo_plain=ms[OURS_PLAIN] / ms[name],
         equal_to_plain=f"{first_at.count(None)} of {len(first_at)}" if greedy else None,
         differs_at=min((at for at in first_at if at is not None), default=None) if greedy else None,
     )
@@ -220,12 +217,10 @@ def bench_text(result: Mapping[str, Any]) -> str:
     columns = [
         Column[Row]("", lambda row: row.name, is_left=True),
         Column[Row]("ms/token", lambda row: shown(row.ms_per_token)),
-        Column[Row]("10-90 %", lambda row: "-".join(map(shown, row.ms_per_token_10_90))),
         Column[Row]("tokens/s", lambda row: shown(row.tokens_per_second, ".1f")),
         Column[Row]("tokens/CPU-s", lambda row: shown(row.tokens_per_processor_second, ".1f")),
         Column[Row]("x plain", lambda row: shown(row.x_plain)),
         Column[Row]("x assisted", lambda row: shown(row.x_assisted)),
-        Column[Row]("x specdemo plain", lambda row: shown(row.x_specdemo_plain)),
         Column[Row]("same text as plain", same, is_left=True),
     ]
     length = "" if result["prompt_tokens"] is None else f" of {result['prompt_tokens']:,} tokens"
@@ -234,17 +229,6 @@ def bench_text(result: Mapping[str, Any]) -> str:
     more = f"gamma {result['gamma']}, {result['threads']} thread(s), whole generations"
     notes = "\n".join(f"note: {note}" for note in result["notes"])
     table = str(Table(columns, result["rows"]))
-    return "\n\n".join(filter(None, (f"{head}; {more}", table, drafts_text(result), notes)))
-
-
-def drafts_text(result: Mapping[str, Any]) -> str:
     rate, tokens = shown(result["acceptance_rate"], ".3f"), shown(result["mean_tokens_per_round"])
-    text, differing = f"acceptance rate {rate}, {tokens} tokens per round", result["differing_argmaxes"]
-    if differing is None:
-        return text
-    count = f"{differing['prompts']} of {result['prompts']}"
-    text += f"\ndiffering argmaxes: with drafts {count} texts differ from plain"
-    if differing["prompts"]:
-        text += f", first at token {', '.join(str(at) for at in differing['first_at'] if at is not None)}"
-        text += "; in float32 there must be none: this is a bug" if result["dtype"] == "float32" else ""
-    return text
+    drafts = f"acceptance rate {rate}, {tokens} tokens per round"
+    return "\n\n".join(filter(None, (f"{head}; {more}", table, drafts, notes)))

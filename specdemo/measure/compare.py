@@ -7,7 +7,7 @@ from functools import reduce
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from specdemo.errors import CannotReadTrees, LoadError
+from specdemo.errors import LoadError
 from specdemo.events import METHODS, Prompt, manner_of
 from specdemo.events.metrics import ratio, total
 from specdemo.events.params import as_text, rule_in_words, values_of_rule
@@ -16,7 +16,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.measure.samples import FEWEST_TURNS, Text, measure, speed_up_in_turns, timed_text
 from specdemo.measure.settings import Setting, how_measured
-from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, is_untimed, winner
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, is_too_short, is_untimed, winner
 from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
@@ -37,32 +37,34 @@ class Comparison:
     def share(self) -> float:
         return self.done / self.total
 
+    @property
+    def is_too_short(self) -> bool:
+        """Whether a speed-up is missing at the end, because the texts are too short for one."""
+        return self.measuring is None and any(map(is_too_short, self.rows))
+
 
 def compare(
     settings: Sequence[Setting],
     prompts: Sequence[Prompt],
-    repeats: int,
+    most: int,
+    least: int,
+    in_turns: bool,
     is_stopped: Callable[[], bool] = lambda: False,
-    in_turns: Sequence[int] = (),
 ) -> Iterator[Comparison]:
-    """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
-    is measured so far before each generation but the first, and at the end. To stop, close the iterator;
-    is_stopped, asked again and again, stops within a generation, which then does not count. in_turns: the
-    rounds of what drafts are in turns with plain ones (`run_in_turns`), and the speed-ups are by these turns.
-    After so many passes over the prompts it is looked whether each setting has enough turns; where one has
-    too few in the end, everything is measured until there are `repeats` passes.
+    """Measures every setting on every prompt, in turns, after a warm-up of each. Yields what is measured so
+    far before each generation but the first, and at the end. To stop, close the iterator; is_stopped, asked
+    again and again, stops within a generation, which then does not count. in_turns: the rounds of what drafts
+    are in turns with plain ones (`run_in_turns`), and the speed-ups are by these turns. There are `least`
+    passes over the prompts, and up to `most` until each setting has enough turns.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
-    course = _Comparing(list(settings), prompts, is_stopped, [*in_turns, repeats][0], bool(in_turns))
+    course = _Comparing(settings, prompts, is_stopped, in_turns, least)
     try:
         yield from course.warm_up()
-        for passes in in_turns:
-            yield from course.measured(passes)
-            if course.has_turns:
-                break
-        else:
-            course.is_in_turns = False
-            yield from course.measured(repeats)
+        yield from course.measured(least)
+        while course.passes < most and not course.has_turns:
+            course.passes += 1
+            yield from course.measured(1)
     except Stopped:
         return
     yield course.so_far(None)
@@ -72,11 +74,11 @@ def compare(
 class _Comparing:
     """A comparison as it goes on. passes: over all prompts."""
 
-    settings: list[Setting]
+    settings: Sequence[Setting]
     prompts: Sequence[Prompt]
     is_stopped: Callable[[], bool]
-    passes: int
     is_in_turns: bool
+    passes: int
 
     def __post_init__(self):
         self.texts: dict[str, list[Text]] = {setting.name: [] for setting in self.settings}
@@ -85,36 +87,29 @@ class _Comparing:
 
     def warm_up(self) -> Iterator[Comparison]:
         """What happens at a first use."""
-        for at, setting in enumerate(list(self.settings)):
+        for at, setting in enumerate(self.settings):
             if at:
                 yield self.so_far(setting)
             most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
             short = replace(setting, params=replace(setting.params, max_new_tokens=most))
-            try:
-                self.text(short, max(self.prompts, key=len), in_turns=False)
-            except CannotReadTrees:
-                if not setting.is_extra:
-                    raise
-                self.settings.remove(setting)
-                del self.texts[setting.name]
+            self.text(short, max(self.prompts, key=len), in_turns=False)
 
     @property
     def has_turns(self) -> bool:
-        """Whether the turns of everything that drafts are enough for a speed-up."""
+        """Whether everything that drafts has enough turns for a speed-up, or none: a text that is too short
+        for one stays so, however often it is written."""
         drafting = [self.texts[one.name] for one in self.settings if one.params.draft_with != "none"]
-        return all(sum(len(text.turns) for text in own) >= FEWEST_TURNS for own in drafting)
+        counts = [sum(len(text.turns) for text in own) for own in drafting]
+        return all(count == 0 or count >= FEWEST_TURNS for count in counts)
 
     def measured(self, passes: int) -> Iterator[Comparison]:
-        """What is left of so many passes."""
-        done, self.passes = min(map(len, self.texts.values())) // len(self.prompts), passes
-
         def text(setting: Setting, prompt: Prompt) -> None:
             self.texts[setting.name].append(self.text(setting, prompt, self.is_in_turns))
             counts = [len(own) for own in self.texts.values()]
             if min(counts) == max(counts) or not all(counts):
-                self.rows = rows_of(self.settings, self.texts)
+                self.rows = rows_of(self.settings, self.texts, self.is_in_turns)
 
-        for setting, _ in measure(lambda _: self.settings, (passes - done) * list(self.prompts), text):
+        for setting, _ in measure(lambda _: self.settings, passes * list(self.prompts), text):
             yield self.so_far(setting)
 
     def text(self, setting: Setting, prompt: Prompt, in_turns: bool) -> Text:
@@ -159,35 +154,32 @@ class Timing(NamedTuple):
     pace: float = 1.0
 
 
-def rows_of(settings: Sequence[Setting], texts: Mapping[str, Sequence[Text]]) -> list[MethodRow]:
+def rows_of(
+    settings: Sequence[Setting], texts: Mapping[str, Sequence[Text]], in_turns: bool
+) -> list[MethodRow]:
     """The rows, fastest first. All of them are over the same prompts: what is measured of an unfinished turn
-    waits for its end, except in the first one. The speed-ups are by the turns, where each setting has enough
-    of them."""
+    waits for its end, except in the first one. in_turns: as `compare` has it."""
     count = max(1, min(map(len, texts.values())))
     used = [(one, texts[one.name][:count]) for one in settings if texts[one.name]]
     alone = next((own for one, own in used if one.params.draft_with == "none"), [])
-    timings = (alone and _by_turns(used)) or [_by_rounds(own, alone) for _, own in used]
+    timings = _by_turns(used) if in_turns and alone else [_by_rounds(own, alone) for _, own in used]
     rows = [_row(*one, alone, timing) for one, timing in zip(used, timings, strict=True)]
     return sorted(rows, key=lambda row: (is_untimed(row), -row.tokens_per_second))
 
 
 def _by_turns(used: Sequence[tuple[Setting, Sequence[Text]]]) -> list[Timing]:
-    """Nothing where a setting has too few turns. What is known best is by how many plain rounds a round
-    lasts, so all are told at one pace: that at which a plain round takes what it took on average."""
-    speedups, steps_ms = list[SpeedUp](), list[float]()
+    """No speed-up where a setting has too few turns. What is known best is by how many plain rounds a round
+    lasts, so all others are told at one pace: that at which a plain round takes what it took on average."""
+    found = list[tuple[SpeedUp | None, float]]()
     for setting, own in used:
-        stats = [one.trace.stats for one in own]
         speedup = speed_up_in_turns([timed_text(one.trace.stats, one.turns) for one in own])
         if setting.params.draft_with == "none":
             speedup = SpeedUp(1.0, 1.0, 1.0)
-        if speedup is None:
-            return []
-        speedups.append(speedup)
+        stats = [one.trace.stats for one in own]
         ms_per_token = sum(one.run_ms for one in stats) / sum(one.tokens for one in stats)
-        steps_ms.append(speedups[-1].value * ms_per_token)
-    plain_ms = fmean(steps_ms)
-    timings = zip(speedups, steps_ms, strict=True)
-    return [Timing(speedup, plain_ms, plain_ms / step_ms) for speedup, step_ms in timings]
+        found.append((speedup, speedup.value * ms_per_token if speedup else 0.0))
+    plain_ms = fmean(step_ms for speedup, step_ms in found if speedup)
+    return [Timing(one, plain_ms, plain_ms / step_ms if one else 1.0) for one, step_ms in found]
 
 
 def _by_rounds(own: Sequence[Text], alone: Sequence[Text]) -> Timing:

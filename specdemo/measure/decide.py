@@ -6,26 +6,23 @@ What is looked at several times is decided by wider intervals, so that chance do
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Literal
 
-from specdemo.events.speedup import SpeedUp, break_even, is_wide
+from specdemo.events.speedup import SpeedUp, is_wide
 from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
     ALONE,
     PROBED,
     Candidate,
-    CheckTime,
     Contender,
     Measured,
     Recommendation,
     Sample,
     Together,
-    check_ratio,
     work_in_words,
 )
-from specdemo.measure.samples import FEWEST_PROMPTS, speed_up_on_prompts
+from specdemo.measure.samples import FEWEST_PROMPTS, Costs, speed_up_on_prompts
 from specdemo.words.catalogue import numeral, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
@@ -39,22 +36,32 @@ NOTHING = Together(())
 Beside = Literal["recommended", "alike", "slower"]
 
 
-def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> dict[Candidate, float]:
-    """The estimated speed-ups of all draft lengths, from texts with drafts of up to PROBED tokens. checks: of
-    one context, by their rows."""
-    if contender.tree:  # as it was probed; what a verdict on it takes beyond that on a chain is not known yet
-        cost = check_ratio(checks, 1 + probe.drafted_per_round) + probe.draft_cost
-        return {Candidate(contender.name, 0): probe.tokens_per_round / cost}
+def estimates(contender: Contender, probe: Together, row: float) -> dict[Candidate, float]:
+    """The estimated speed-ups of all draft lengths, from texts with drafts of up to PROBED tokens. row: see
+    `row_cost`."""
     found = {}
     for gamma in sorted({min(length, contender.longest or length) for length in LENGTHS}):
-        accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
-        # drafted[i]: the share of rounds with more than i drafts; so these are the shares with exactly i.
-        exactly = [above - below for above, below in zip([1.0, *drafted], [*drafted, 0.0], strict=True)]
-        cost = sum(share * check_ratio(checks, 1 + length) for length, share in enumerate(exactly))
+        accepted, drafted = (sum(_up_to(gamma, probe, what)) for what in ("accepted", "drafted"))
         made = probe.drafted_per_round
-        cost += probe.draft_cost * (sum(drafted) / made if made and not contender.at_once else 1.0)
-        found[Candidate(contender.name, gamma)] = (1 + sum(accepted)) / cost
+        drafting = probe.draft_cost * (drafted / made if made and not contender.at_once else 1.0)
+        found[Candidate(contender.name, gamma)] = (1 + accepted) / (1 + row * drafted + drafting)
     return found
+
+
+def row_cost(measured: Measured) -> float:
+    """What another row adds to a forward of the target, verdict included, as a part of a plain round: by what
+    the rounds of all texts took beyond that and beyond drafting, over the rows that were drafted."""
+    longer, drafted = 0.0, 0
+    texts: dict[Candidate, list[Sample]] = defaultdict(list)
+    for one in (*measured.probes, *measured.samples):
+        if one.turns:
+            texts[one.setting].append(one)
+    for own in texts.values():
+        timed = dict(enumerate(one.timed for one in own))
+        rounds = sum(one.rounds for one in timed.values())
+        longer += Costs(timed).cost - rounds * (1 + Together(tuple(own)).draft_cost)
+        drafted += sum(one.drafted for one in timed.values())
+    return max(0.0, longer / drafted) if drafted else 0.0
 
 
 def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) -> list[float]:
@@ -80,18 +87,11 @@ def estimates_of(measured: Measured, works: Iterable[str]) -> dict[Candidate, fl
     wanted, longest = set(works), {one.name: one.probed for one in measured.contenders}
     texts = [one for one in (*measured.probes, *measured.samples) if one.work in wanted and one.turns]
     probes = [one for one in texts if one.setting.gamma >= longest[one.setting.contender]]
-    checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
-    found = dict[Candidate, float]()
+    found, row = dict[Candidate, float](), row_cost(measured)
     for contender in measured.contenders:
         if own := tuple(one for one in probes if one.setting.contender == contender.name):
-            found |= estimates(contender, Together(own), checks)
+            found |= estimates(contender, Together(own), row)
     return found
-
-
-def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTime]:
-    """The times after the text whose length is nearest to `length`, by their rows."""
-    nearest = min((one.context for one in checks), key=lambda context: abs(context - length), default=0)
-    return sorted((one for one in checks if one.context == nearest), key=lambda one: one.rows)
 
 
 def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Candidate, Together]:
@@ -248,15 +248,15 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     if _pays(best.speedup):
         reason = _speak("pays", **_figures(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
-        contender, gamma = contender_of(measured, best.setting), best.setting.gamma or None
+        contender, gamma = contender_of(measured, best.setting), best.setting.gamma
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
-        reason = f"{_speak(key, **_figures(best))} {_why_not(best)}"
+        reason = f"{_speak(key, **_figures(best))} {_speak('costs', **_figures(best))}"
         if key == "unclear" and unknown.is_provisional:  # more prompts may show that it pays
             return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
-    named = ("draft_with", "drafter", "drafter_kind", "tree")
+    named = ("draft_with", "drafter", "drafter_kind")
     return replace(
         unknown,
         **{name: getattr(contender, name) for name in named},
@@ -275,26 +275,7 @@ def _not_known(measured: Measured, works: Sequence[str], prompts: int) -> str:
     chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
     if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:
         return _speak("too_short")
-    if count:
-        return _speak("too_few", count=count, least=FEWEST_PROMPTS)
-    return _speak("none_measured" if works else "few_kinds")
-
-
-def _why_not(row: SettingRow) -> str:
-    """Why it does not pay: by the share of drafts that are accepted, where that tells it."""
-    rate, drafted = row.acceptance_rate, row.drafted_per_round
-    if not drafted:
-        return _speak("drafts_nothing")
-    if not rate:
-        return _speak("accepts_nothing", **_figures(row))
-    assert row.cost is not None
-    needed = break_even(drafted, row.cost)
-    # Of a tree the formula knows nothing; and it takes drafts to be accepted independently.
-    if not row.setting.gamma or (needed is not None and round(needed, 2) <= round(rate, 2)):
-        return _speak("costs", **_figures(row))
-    if needed is None:
-        return _speak("hopeless", **_figures(row))
-    return _speak("needs", needed=numeral(needed, ".0%"), **_figures(row))
+    return _speak("too_few", count=count, least=FEWEST_PROMPTS)
 
 
 def _figures(row: SettingRow) -> dict[str, str]:
@@ -305,56 +286,42 @@ def _figures(row: SettingRow) -> dict[str, str]:
         "speed": speedup_in_words(row.speedup.interval, row.speedup.value),
         "tokens": numeral(row.tokens_per_round, ".2f"),
         "cost": numeral(row.cost, ".2f"),
-        "drafted": numeral(row.drafted_per_round, ".2f"),
-        "rate": numeral(row.acceptance_rate or 0.0, ".0%"),
     }
 
 
 @dataclass(frozen=True)
 class Concurrent:
     """So many requests at once. rows: of a forward of the target that checks all their drafts, on average.
-    speedup: over as many requests without drafts. is_counted: it follows from what one request was measured
-    to gain."""
+    speedup: over as many requests without drafts; of several requests it follows from that of one."""
 
     requests: int
     rows: float
     speedup: float
-    is_counted: bool
 
 
 REQUESTS = (1, 4, 16, 64)
-NOTICED = 0.05  # of a forward over one row: what the most rows must add for a line through their times
-
-
-def break_even_rows(checks: Sequence[CheckTime]) -> float | None:
-    """The rows that take as long in a forward as everything that all of them share, as reading the weights:
-    by a straight line from one row through the times of more; at least one. None where more rows hardly take
-    longer, so that the line tells nothing. checks: of one context."""
-    more = [(one.rows - 1, one.ratio - 1) for one in checks if one.rows > 1]
-    row = sum(rows * longer for rows, longer in more) / sum(rows * rows for rows, _ in more) if more else 0.0
-    return max(1.0, 1 / row - 1) if row * max((rows for rows, _ in more), default=0) >= NOTICED else None
+NOTICED = 0.05  # of a forward over one row: what the rows of the longest draft must add
 
 
 def concurrent(measured: Measured, best: Recommendation) -> tuple[list[Concurrent], float | None]:
-    """What the best setting brings with several requests at once, and the break-even: the gain with one,
-    times how much less a round costs there, in rounds of as many requests without drafts. Nothing where no
-    setting is known or it drafts nothing. Drafting is taken to grow as the target's forward does."""
-    if best.best is None or best.speedup is None:
+    """What the best setting brings with several requests at once: the gain with one, times how much less a
+    round costs there, in rounds of as many requests without drafts. And the break-even: the rows that take as
+    long in a forward as everything that all of them share, as reading the weights; at least one. Nothing
+    where no setting is known or it drafts nothing, and where more rows hardly take longer. Drafting is taken
+    to grow as the target's forward does."""
+    row = row_cost(measured)
+    if best.best is None or best.speedup is None or row * LENGTHS[-1] < NOTICED:
         return [], None
+    even = max(1.0, 1 / row - 1)
     own = by_setting(measured.samples, works_of(measured, best.work))[best.best]
-    even = break_even_rows(nearest_context(measured.checks, fmean(one.length for one in own.samples)))
-    if even is None:
-        return [], None
     drafted = own.drafted_per_round
 
     def cost(requests: int) -> float:
         """Of a round, in such rounds without drafts. even + rows: what a forward takes."""
         return (even + requests * (1 + drafted)) / (even + requests) + own.draft_cost
 
-    found = [
-        Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count), count > 1)
-        for count in REQUESTS
-    ]
+    gain = best.speedup * cost(1)
+    found = [Concurrent(count, count * (1 + drafted), gain / cost(count)) for count in REQUESTS]
     return (found if drafted else []), even
 
 
@@ -363,4 +330,4 @@ def contender_of(measured: Measured, setting: Candidate) -> Contender:
 
 
 def called(setting: Candidate) -> str:
-    return f"{setting.contender}, γ {setting.gamma}" if setting.gamma else setting.contender
+    return f"{setting.contender}, γ {setting.gamma}"

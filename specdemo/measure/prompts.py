@@ -1,9 +1,7 @@
-"""The prompts: texts of each kind of work in assets/prompts, beginnings of stories as token ids, and one's
-own, from a file."""
+"""The prompts: texts of each kind of work in assets/prompts, and one's own, from a file."""
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 from specdemo.events import Prompt, check_prompt
 from specdemo.events.params import check_messages
 from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
 from specdemo.words.message import about, given, message, message_of, refusal
 
 FOLDER = ROOT / "assets" / "prompts"
@@ -23,8 +21,6 @@ SPEED_BENCH = {
     "writing": "story",
     "multilingual": "translation",
 }
-JSON_FILES = (".json", ".jsonl", ".ndjson")
-LARGEST_FILE = 64  # MB
 FORMS = '{"prompt": "..."} or {"messages": [...]}'  # of a line, as sentences name them
 
 
@@ -45,17 +41,6 @@ def prompts_for(pair: AnyPair, count: int) -> list[str]:
     return list(islice(cycle(texts), count))
 
 
-def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[list[int]]:
-    """`count` prompts; after the last beginning the first comes again. For prompts of `length` tokens, the
-    beginnings that come next are appended."""
-    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["story"]]
-    starts = [i % len(beginnings) for i in range(count)]
-    if length is None:
-        return [beginnings[start] for start in starts]
-    following = (cycle(beginnings[start:] + beginnings[:start]) for start in starts)
-    return [list(islice(chain.from_iterable(texts), length)) for texts in following]
-
-
 def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
     """The prompts of each kind of work. ValueError for a kind that there is not."""
     sets = prompt_sets()
@@ -66,31 +51,23 @@ def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """The prompts of a file in UTF-8: one a line, or, where the first line begins with { or the name ends
-    like one of JSON_FILES, a JSON object with "prompt" (text) or "messages" a line. Empty lines are skipped,
-    and an assistant's messages at the end are what was answered, and left off.
+    """The prompts of a file in UTF-8: one a line, or, where the first line begins with {, a JSON object with
+    "prompt" (text) or "messages" a line. Empty lines are skipped, and an assistant's messages at the end are
+    what was answered, and left off.
 
     ValueError, in one sentence, for a file or a line that cannot be taken."""
     file, prompts = str(path), []
     try:
-        size = Path(path).stat().st_size / 1e6
-        content = Path(path).read_bytes() if size <= LARGEST_FILE else b""
-    except (OSError, ValueError) as error:  # ValueError: for a path with a NUL
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:  # ValueError: another encoding, and a path with a NUL
         why = getattr(error, "strerror", None) or str(error)
         raise ValueError(about("prompts", "prompts_unread", file=file, why=why)) from None
-    if size > LARGEST_FILE:
-        raise ValueError(about("prompts", "prompts_large", file=file, most=LARGEST_FILE, size=round(size)))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(about("prompts", "prompts_encoding", file=file, line=line)) from None
-    is_json = file.lower().endswith(JSON_FILES) or text.lstrip().startswith("{")
+    is_json = text.lstrip().startswith("{")
     for number, line in enumerate(text.split("\n"), 1):  # a JSON string may hold other ends of lines
         if not line.strip():
             continue
         try:
-            prompts.append(_of_object(line) if is_json else _text(line.removesuffix("\r")))
+            prompts.append(_of_object(line) if is_json else _text(line))
         except ValueError as error:
             what = message_of(error)
             raise ValueError(about("prompts", "prompts_line", file=file, line=number, what=what)) from None
@@ -118,15 +95,4 @@ def _of_object(line: str) -> Prompt:
         asked.pop()
     if not asked:
         raise ValueError(message("prompts_unasked"))
-    return list(check_messages(list(map(_message, asked))))
-
-
-def _message(logged: object) -> object:
-    """What a chat template reads of a logged message; one that calls tools stays as it is, and is refused."""
-    if not isinstance(logged, dict) or logged.get("tool_calls") or logged.get("function_call"):
-        return logged
-    role, content = logged.get("role"), logged.get("content")
-    if isinstance(content, list):
-        with suppress(KeyError, TypeError):  # parts that are no text are refused, too
-            content = "".join(part["text"] for part in content)
-    return {"role": "system" if role == "developer" else role, "content": content}
+    return list(check_messages(asked))

@@ -1,9 +1,7 @@
-"""The advice in words, as text, as JSON, and as a page that keeps all that was measured. Without torch."""
+"""The advice in words, as text, as JSON, and as a page. Without torch."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,8 @@ from specdemo.measure.decide import (
 )
 from specdemo.measure.results import (
     ALL,
-    CheckTime,
     Measured,
     Recommendation,
-    to_object,
     work_in_words,
 )
 from specdemo.measure.table import Column, Table, shown, with_interval
@@ -33,12 +29,11 @@ from specdemo.words.catalogue import number, say, spoken
 from specdemo.words.message import Message
 
 TEMPLATE = Path(__file__).with_name("report.html")
-TOLD_ROWS = (2, 5, 9, 17)  # of checks
 
 
 def advice_in_words(measured: Measured) -> dict[str, Any]:
-    """In the language that is spoken: what to set for each kind of work and why, what a check takes and
-    several requests at once bring, what to type into servers, and the table of all that was measured."""
+    """In the language that is spoken: what to set for each kind of work and why, what several requests
+    at once bring, what to type into servers, and the table of all that was measured."""
     recommended, table = recommendations(measured), settings_table(measured)
     return {
         "advised": [
@@ -51,7 +46,7 @@ def advice_in_words(measured: Measured) -> dict[str, Any]:
             for one in recommended
         ],
         "ended": say(f"advice.ended.{measured.ended}", seconds=number(measured.seconds, ",.0f")),
-        "checks": [*_checks(measured.checks), *_requests(measured, recommended[-1])],
+        "requests": _requests(measured, recommended[-1]),
         "typed": [asdict(one) | {"notes": said(one.notes)} for one in _typed(measured, recommended[-1])],
         "columns": table.headings,
         "rows": table.cells,
@@ -97,15 +92,15 @@ def _speedup(row: SettingRow) -> str:
 
 
 def advice_text(measured: Measured) -> str:
-    """For each kind of work what to set and why; then what a check takes, all that was measured, and what to
-    type into servers."""
+    """For each kind of work what to set and why; then what several requests at once bring, all that was
+    measured, and what to type into servers."""
     words = advice_in_words(measured)
     width = max(len(one["work"]) for one in words["advised"])
     advised = [
         f"{one['work'].ljust(width)}  {one['setting']}\n{' ' * width}  {one['reason']}"
         for one in words["advised"]
     ]
-    parts = [head_in_words(measured), "\n".join(advised), "\n".join(words["checks"])]
+    parts = [head_in_words(measured), "\n".join(advised), "\n".join(words["requests"])]
     if words["rows"]:
         parts.append(f"{settings_table(measured)}\n{say('advice.dropped')}")
     parts += ["\n".join(f"note: {note}" for note in said(measured.notes)), words["ended"]]
@@ -123,7 +118,7 @@ def _typed(measured: Measured, one: Recommendation) -> list[ServerCommand]:
         return []
     contender = contender_of(measured, one.best)
     draft_with = "none" if one.draft_with == "none" else contender.draft_with
-    how = {"draft_with": draft_with, "tree": contender.tree, "gamma": one.best.gamma or 1}
+    how = {"draft_with": draft_with, "gamma": one.best.gamma}
     params = Params(**(measured.params | how))
     return typed_into(measured.target, contender.drafter, contender.drafter_kind, params)
 
@@ -139,23 +134,11 @@ def head_in_words(measured: Measured) -> str:
     return say("advice.head", target=measured.target, sampler=sampler, **where, **most)
 
 
-def _checks(checks: Sequence[CheckTime]) -> list[str]:
-    """A sentence for each length of text."""
-    sentences, known = [], sorted(checks, key=lambda one: (one.context, one.rows))
-    for context, group in groupby(known, key=lambda one: one.context):
-        first, *times = group
-        more = [one for one in times if one.rows in TOLD_ROWS]
-        ratios = ", ".join(with_interval(one.ratio, (one.low, one.high)) for one in more)
-        rows, ms = ", ".join(str(one.rows) for one in more), number(first.ms, ".2f")
-        sentences.append(say("advice.checks", context=number(context), ms=ms, rows=rows, times=ratios))
-    return sentences
-
-
 def _requests(measured: Measured, best: Recommendation) -> list[str]:
     """What the best setting for all of the work brings with several requests at once."""
     found, even = concurrent(measured, best)
     if even is None:
-        return [say("advice.concurrent_unknown")] if best.best and measured.checks else []
+        return [say("advice.concurrent_unknown")] if best.best else []
     if not found or best.best is None:
         return []
     alone, *more = found
@@ -180,9 +163,9 @@ def advice_object(measured: Measured) -> dict[str, Any]:
     counted = {"setting": of_all.best and asdict(of_all.best), "break_even_rows": even}
     counted["requests"] = list(map(asdict, requests))
     rows = list(map(asdict, settings_table(measured).rows))
-    kept = to_object(replace(measured, samples=(), probes=()))
-    del kept["samples"], kept["probes"]
-    return {"recommendation": by_work, "rows": rows, "concurrent": counted, **kept}
+    how = asdict(replace(measured, samples=(), probes=()))
+    del how["samples"], how["probes"]
+    return {"recommendation": by_work, "rows": rows, "concurrent": counted, **how}
 
 
 def page_of(measured: Measured) -> str:
@@ -194,7 +177,6 @@ def page_of(measured: Measured) -> str:
         head=head_in_words(measured),
         notes=said(measured.notes),
         measured=measured,
-        kept=json.dumps(to_object(measured)).replace("<", "\\u003c"),
         language=spoken(),
         say=say,
     )

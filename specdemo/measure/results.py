@@ -1,22 +1,17 @@
 """What the adviser measures and what comes of it. Without torch."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
-import numpy as np
-
 from specdemo.events.metrics import ratio
-from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SpeedUp
 from specdemo.measure.samples import FEWEST_PROMPTS, Place, Text, TimedText, TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import say
 from specdemo.words.message import Message
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
-SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
 OWN = "own"  # that of one's own prompts
 PROBED = 8  # tokens of the drafts from which lengths are estimated
@@ -30,8 +25,7 @@ def work_in_words(work: str) -> str:
 class Contender:
     """What can draft. name: as tables have it, another one for each. draft_with: in METHODS; "none" for the
     target alone. drafter, drafter_kind: as in PairInfo, of a method that needs the drafter. at_once: whether
-    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit. tree:
-    what it drafts (Params.tree), in place of chains of any length; (): chains."""
+    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit."""
 
     name: str
     draft_with: str
@@ -39,12 +33,11 @@ class Contender:
     drafter_kind: str | None = None
     at_once: bool = False
     longest: int | None = None
-    tree: DraftTree = ()
 
     @property
     def probed(self) -> int:
-        """The length of drafts that tell of all lengths; 0 of trees."""
-        return 0 if self.tree else min(PROBED, self.longest or PROBED)
+        """The length of drafts that tell of all lengths."""
+        return min(PROBED, self.longest or PROBED)
 
 
 ALONE = Contender("none", "none")
@@ -52,7 +45,7 @@ ALONE = Contender("none", "none")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A contender with a draft length; 0 of one that drafts a tree."""
+    """A contender with a draft length."""
 
     contender: str
     gamma: int
@@ -60,14 +53,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Sample:
-    """One text. prompt: its number among those of its work. length: tokens, the prompt's included. drafted,
-    accepted, emitted: tokens of each round. judged: drafted tokens. draft_ms: of all rounds. turns: in which
+    """One text. prompt: its number among those of its work. drafted, accepted, emitted: tokens of each
+    round. judged: drafted tokens. draft_ms: of all rounds. turns: in which
     it was timed beside plain rounds."""
 
     work: str
     prompt: int
     setting: Candidate
-    length: int
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     emitted: tuple[int, ...]
@@ -86,7 +78,6 @@ def sample_of(work: str, prompt: int, setting: Candidate, text: Text) -> Sample:
         work,
         prompt,
         setting,
-        length=len(trace.prompt_ids) + stats.tokens,
         drafted=tuple(len(one.draft) for one in trace.rounds),
         accepted=tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds),
         emitted=tuple(len(one.emitted) for one in trace.rounds),
@@ -141,33 +132,12 @@ class Together:
         return [fmean(count > place for count in counts) for place in range(places)]
 
 
-@dataclass(frozen=True)
-class CheckTime:
-    """What a forward of the target over so many rows takes after a text of `context` tokens, verdict
-    included. ratio: relative to one row, which was timed right before or after; the median. low, high: its
-    10th and 90th percentile. ms: that many times the median of one row."""
-
-    context: int
-    rows: int
-    ms: float
-    ratio: float
-    low: float
-    high: float
-
-
-def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
-    """What a check takes relative to one row, by straight lines between those that were measured. times: of
-    one context, by their rows; 1 where there are none."""
-    known, ratios = [one.rows for one in times], [one.ratio for one in times]
-    return float(np.interp(rows, known, ratios)) if times else 1.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """What to set for a kind of work. draft_with "none": don't speculate; None: not known, and then nothing
-    else is. drafter and gamma are None in both cases, and gamma also of a tree. speedup, interval: of the
-    best setting that was measured, which `best` names, even where it does not pay. reason: in a sentence or
-    two. is_provisional: whether more prompts could change it."""
+    else is. drafter and gamma are None in both cases. speedup, interval: of the best setting that was
+    measured, which `best` names, even where it does not pay. reason: in a sentence or two. is_provisional:
+    whether more prompts could change it."""
 
     work: str
     draft_with: str | None = None
@@ -180,12 +150,11 @@ class Recommendation:
     best: Candidate | None = None
     prompts: int  # on which it was measured
     is_provisional: bool
-    tree: DraftTree = ()
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured, and how, which is what a report keeps. quantize: of target and drafter. params:
+    """All that was measured, and how. quantize: of target and drafter. params:
     what all texts were written with, but for draft_with and gamma. probes: the texts with long drafts, of
     which the estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work
     of which more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are
@@ -202,7 +171,6 @@ class Measured:
     params: dict[str, Any]
     works: tuple[str, ...]
     contenders: tuple[Contender, ...]
-    checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
     finalists: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
@@ -216,21 +184,3 @@ class Measured:
         """The kinds of work of which it is said what to set: those that were asked for, and where there are
         several, all of it."""
         return [*self.works, *([ALL] if len(self.works) > 1 else [])]
-
-
-def to_object(measured: Measured) -> dict[str, Any]:
-    texts = {name: list(map(_text_object, getattr(measured, name))) for name in ("probes", "samples")}
-    return {"schema": SCHEMA, **asdict(replace(measured, probes=(), samples=())), **texts}
-
-
-def _text_object(one: Sample) -> dict[str, Any]:
-    """Times are means of a turn's rounds."""
-    turns = [
-        {
-            "plain_ms": turn.plain_ms,
-            "drafted": fmean(each.drafted for each in turn.fast),
-            "ms": fmean(each.ms for each in turn.fast),
-        }
-        for turn in one.turns
-    ]
-    return {**asdict(replace(one, turns=())), "turns": turns}

@@ -7,12 +7,11 @@ from typing import Any
 
 from specdemo.drafters.table import HEAD, kind_in, longest_draft
 from specdemo.errors import LoadError, PairError
-from specdemo.events import METHODS, Params, drafter_label, manner_of
+from specdemo.events import LISTED, METHODS, Params, drafter_label, manner_of
 from specdemo.events.params import DraftTree, as_text, takes_tree
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.results import Contender
-from specdemo.measure.table import usual_tree
 from specdemo.words.message import Message, about, message, message_of
 
 EVERY = "all"  # in place of drafters: whatever is at hand
@@ -20,13 +19,11 @@ EVERY = "all"  # in place of drafters: whatever is at hand
 
 @dataclass(frozen=True)
 class Setting:
-    """One row to measure. name: the row's name, which no other row has. is_extra: whether it is left out
-    where it turns out that the pair's models cannot read its trees."""
+    """One row to measure. name: the row's name, which no other row has."""
 
     name: str
     pair: AnyPair
     params: Params
-    is_extra: bool = False
 
 
 def how_measured(pair: AnyPair, params: Params, *fields: str) -> dict[str, Any]:
@@ -43,16 +40,16 @@ def how_measured(pair: AnyPair, params: Params, *fields: str) -> dict[str, Any]:
 
 
 def methods_at_hand(pair: Pair) -> list[str]:
-    """The names in METHODS of those that the pair can have."""
-    return [name for name in METHODS if pair.lacks(name) is None]
+    """The names in LISTED of those that the pair can have."""
+    return [name for name in LISTED if pair.lacks(name) is None]
 
 
 def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
     """One setting, which drafts chains, for each of these names in METHODS. Of several pairs, which have the
-    same target, a method that needs a drafter gives one for each pair, and another method one for the first.
-    ValueError for what a pair cannot have."""
+    same target, what drafts by the drafter alone gives one for each pair, and another method one for the
+    first. ValueError for what a pair cannot have."""
     names = list(dict.fromkeys(names))
-    by_drafter = [name for name in names if METHODS[name].needs_drafter] if len(pairs) > 1 else []
+    by_drafter = [name for name in names if METHODS[name].is_by_drafter] if len(pairs) > 1 else []
     of_each = [(pair, name) for pair in pairs for name in by_drafter]
     settings = []
     for pair, name in [*of_each, *((pairs[0], name) for name in names if name not in by_drafter)]:
@@ -65,35 +62,26 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 
 
 def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
-    """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
-    with such Params: the given ones (where there are none, the usual tree of a model) and that of `params`.
-    ValueError for one of `trees` that nothing drafts, and for that of `params` where each pair that could
-    draft it refuses it."""
+    """The settings, each followed by those with these trees and that of `params` in place of its chains, as
+    far as its pair drafts them with such Params. ValueError for one of `trees` that nothing drafts, and for
+    that of `params` where each pair that could draft it refuses it."""
     asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
     found, refused = list[Setting](), dict[DraftTree, ValueError]()
     for setting in settings:
         found.append(setting)
-        method = setting.params.draft_with
-        usual = [usual_tree(params)] if METHODS[method].is_by_drafter and not trees else []
-        for tree in dict.fromkeys([*usual, *asked]):
-            if not takes_tree(method, tree):
+        for tree in asked:
+            if not takes_tree(setting.params.draft_with, tree):
                 continue
             try:
                 own = setting.pair.check(replace(setting.params, tree=tree))
             except ValueError as error:
                 refused[tree] = error
             else:
-                name = f"{setting.name}, tree {as_text(tree)}"
-                found.append(replace(setting, name=name, params=own, is_extra=tree not in asked))
+                found.append(Setting(f"{setting.name}, tree {as_text(tree)}", setting.pair, own))
     for tree in asked:
-        if any(one.params.tree == tree for one in found):
-            continue
-        if tree in refused:
-            raise refused[tree]
-        if tree in trees:
-            able = ", ".join(name for name in METHODS if takes_tree(name, tree))
-            why = f"none of these methods drafts it (only {able} can)"
-            raise ValueError(f"trees must not include {as_text(tree)} here: {why}")
+        if not any(one.params.tree == tree for one in found) and (tree in trees or tree in refused):
+            why = f"trees must not include {as_text(tree)} here: none of these methods drafts it"
+            raise refused.get(tree, ValueError(why))
     return found
 
 
@@ -111,9 +99,9 @@ def check_asked(asked: Sequence[str]) -> None:
 
 
 def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Setting], list[Message]]:
-    """What can draft for the target, each in chains and then in each tree that it can draft with such Params,
-    and why the rest is left out; PairError or LoadError where nothing can. asked: as `check_asked` takes
-    them: drafters (hub ids, directories), methods (names in METHODS), or EVERY."""
+    """What can draft for the target, in chains, and why the rest is left out; PairError or LoadError where
+    nothing can. asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in
+    METHODS), or EVERY."""
     settings, left_out, error = list[Setting](), list[Message](), None
     places: dict[str, Any] = {name: None if name in METHODS else name for name in asked}
     if list(asked) == [EVERY]:
@@ -133,7 +121,7 @@ def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Set
         label = drafter_label(method, own.info.drafter_kind)
         if any(places.values()) and METHODS[method].needs_drafter:
             label += f" ({name if place else pair.info.name})"
-        settings += with_trees([Setting(label, own, replace(params, draft_with=method, tree=()))], params)
+        settings.append(Setting(label, own, replace(params, draft_with=method, tree=())))
     if not settings:
         raise error or PairError("; ".join(left_out) or message("advice_nothing_drafts"))
     return settings, left_out
@@ -149,5 +137,4 @@ def as_contender(setting: Setting) -> Contender:
         drafter_kind=info.drafter_kind if needs_drafter else None,
         at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
         longest=longest_draft(method, setting.pair.drafter),
-        tree=setting.params.tree,
     )

@@ -11,9 +11,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params, drafter_label
-from specdemo.events.params import DraftTree
-from specdemo.events.speedup import SHORTEST
+from specdemo.events import DRAFTER_KINDS, LISTED, Gamma, Manner, drafter_label
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import number, numeral, say, speaker_of
 
@@ -65,13 +63,7 @@ def with_interval(value: float | None, interval: tuple[float, float] | None) -> 
     return shown(value) if interval is None else f"{shown(value)} ({'–'.join(map(shown, interval))})"
 
 
-WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
-
-
-def usual_tree(params: Params) -> DraftTree:
-    """The tree that is measured beside the chains of a drafter that is a model. When greedy the one that
-    grows brought most tokens; else one whose children are drawn, as deep as a usual chain (engine/README)."""
-    return (2, 1, 1, 1) if params.temperature else "auto"
+WARM_UP_TOKENS = 16  # tokens that each setting writes before it is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +96,11 @@ class MethodRow:
 def is_untimed(row: MethodRow) -> bool:
     """Whether the machine was too busy for a speed-up."""
     return row.speedup_interval is not None and row.speedup is None
+
+
+def is_too_short(row: MethodRow) -> bool:
+    """Whether its texts are too short for a speed-up, where the target alone is measured, too."""
+    return row.draft_with != "none" and row.speedup_interval is None
 
 
 def csv_of(rows: Sequence[MethodRow]) -> str:
@@ -195,55 +192,27 @@ def winner(rows: Sequence[MethodRow]) -> str:
         return _sentence("only", rows[0])
     if len(drafters) == len(rows):
         return _sentence("so_far", rows[0])
-    if any(row.speedup_interval is None for row in drafters):
-        return f"{_sentence('so_far', drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
-    timed = [row for row in drafters if not is_untimed(row)]
+    if all(map(is_too_short, drafters)):
+        return f"{_sentence('so_far', drafters[0])} {_speak('too_short')}"
+    timed = [row for row in drafters if row.speedup is not None]
     if not timed:
         return _sentence("untimed", max(drafters, key=lambda row: row.tokens_per_round))
-    sentences = _of_timed(timed)
-    if untimed := len(drafters) - len(timed):
-        sentences.append(_speak("untimed_others", count=untimed))
-    return " ".join(filter(None, sentences))
-
-
-def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """What the sentence on who wins names or counts, and the two fastest rows."""
-    timed = [row for row in rows if row.speedup_interval and not is_untimed(row)]
-    likely = [row for row in timed if _overlap(row, timed[0])]
-    return [*rows[:2], *(likely or sorted(rows, key=lambda row: -row.tokens_per_round)[:1])]
-
-
-def _of_timed(timed: Sequence[MethodRow]) -> list[str]:
-    """Who is the fastest of those that are surely faster than the target alone, and who may be as fast; which
-    of them are surely faster is said, too, unless all are."""
     sure = [row for row in timed if _ends(row)[0] > 1]
-    if not sure:
-        if any(_ends(row)[1] >= 1 for row in timed):
-            return [_sentence("like_plain", timed[0])]
-        return [_sentence("slower", timed[0]), _why(timed[0])]
-    leader = sure[0]
-    alike = [row for row in timed if _overlap(row, leader)]  # the leader, too
-    if len(alike) == 1:
-        return [_sentence("fastest", leader), _why(leader)]
-    rival = next(row for row in alike if row is not leader)
-    sentences = [_sentence("tied", leader, rival=_called(rival), count=len(alike) - 1)]
-    if (count := sum(_ends(row)[0] > 1 for row in alike)) < len(alike):
-        sentences.append(_sentence("sure", leader, all=len(alike), count=count))
-    return [*sentences, _why(leader)]
-
-
-def _why(row: MethodRow) -> str:
-    if row.drafted_per_round is None:
-        return ""
-    if not round(row.drafted_per_round, 2):
-        return _speak("found_nothing")
-    return _sentence("keeps" if row.plain_rounds_per_round is None else "brings", row)
+    if not sure and any(_ends(row)[1] >= 1 for row in timed):
+        return _sentence("like_plain", timed[0])
+    leader = [*sure, *timed][0]
+    alike = [row for row in timed if row is not leader and _overlap(row, leader)] if sure else []
+    if alike:
+        sentence = _sentence("tied", leader, rival=_called(alike[0]), count=len(alike))
+    else:
+        sentence = _sentence("fastest" if sure else "slower", leader)
+    # A server does not tell what a round takes.
+    return sentence if leader.plain_rounds_per_round is None else f"{sentence} {_sentence('brings', leader)}"
 
 
 def _sentence(key: str, row: MethodRow, **more: object) -> str:
     """What is said of a row, by its figures."""
-    figures = {"tokens": row.tokens_per_round, "kept": row.accepted_per_round}
-    figures |= {"drafted": row.drafted_per_round, "cost": row.plain_rounds_per_round}
+    figures = {"tokens": row.tokens_per_round, "cost": row.plain_rounds_per_round}
     more |= {name: numeral(value, ".2f") for name, value in figures.items() if value is not None}
     if row.speedup is not None and row.speedup_interval is not None:
         form = "as_fast_as_it" if key in ("like_plain", "slower") else "as_fast"  # these name the target
@@ -253,7 +222,7 @@ def _sentence(key: str, row: MethodRow, **more: object) -> str:
 
 
 def _called(row: MethodRow) -> str:
-    methods = [drafter_label(name, None) for name, method in METHODS.items() if method.takes_the]
+    methods = [drafter_label(name, None) for name, method in LISTED.items() if method.takes_the]
     labels = (*methods, *(drafter_label("model", kind) for kind in DRAFTER_KINDS))
     return _speak("the", name=row.name) if row.name.startswith(labels) else row.name
 

@@ -8,6 +8,7 @@ from itertools import count, takewhile
 from time import perf_counter
 from typing import NamedTuple
 
+from specdemo import zero
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
@@ -30,7 +31,6 @@ from specdemo.session import (
     prepare,
     rounds_after,
 )
-from specdemo.zero import ForkedRun
 
 SETTLED_BELOW_MS = 1000.0  # of a run: see `settle`
 SETTLING_SECONDS = 2.0
@@ -78,11 +78,11 @@ def run_in_turns(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = l
     return Text(trace, turns)
 
 
-def settle(run: Run | ForkedRun, is_over: IsOver = lambda: False) -> Iterator[None]:
+def settle(run: Run, is_over: IsOver = lambda: False) -> Iterator[None]:
     """Times a run again that has ended and took less than a second, or whose speed-up cannot be claimed, for
     a narrower `speedup_interval` of its trace's stats: see `time_in_turns`. On ZeroGPU the GPU is given back
     with the run."""
-    if isinstance(run, ForkedRun):
+    if zero.GPU and run.pair.runs_here:
         return
     stats = run.trace.stats
     is_short = (stats.prefill_ms or 0.0) + stats.run_ms < SETTLED_BELOW_MS
@@ -135,7 +135,7 @@ def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     """The loop of a run that has read its prompt. The target can go back in it."""
     look_at(pair)
     loop = loop_of(pair, started, is_over)
-    with pair.runner.active():
+    with loop.active():
         loop.prefill(list(started.prompt_ids))
     return loop
 
@@ -150,7 +150,7 @@ def _in_turns(
     before the first one, so that turns begin at other places when a run is made again."""
 
     def made(rounds: Iterator[Round]) -> list[Round]:
-        return list(as_in_a_run(pair, loop, beside, is_over, rounds))
+        return list(as_in_a_run(loop, beside, is_over, rounds))
 
     beside, shift = Trace.begin(started), shift % most.own
     plain, target = plain_loop(loop, Pieces(pair.tokenizer)), loop.verifier.target

@@ -9,7 +9,6 @@ from pathlib import PurePath
 from typing import Any
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
-from specdemo.events.params import as_text
 from specdemo.words.message import Message, message
 
 Settings = dict[str, Any]
@@ -29,23 +28,20 @@ class ServerCommand:
 class Flags:
     """How a server is told to draft so. method: by its name there. settings: the others; a function gives the
     value for Params. notes: keys of sentences. can_draw: whether drafts can be drawn from the drafter's
-    distribution at the request's temperature, and are not always the likeliest tokens. of_confidence: the key
-    of what the server's threshold means here."""
+    distribution at the request's temperature, and are not always the likeliest tokens."""
 
     method: str
     settings: Settings
     notes: tuple[str, ...] = ()
     can_draw: bool = False
-    of_confidence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """rows: by kind of drafter, or by method where none drafts. write: the command for a target, a method (""
     for none), a drafter and settings. drawn: the setting that asks for drawn drafts, and of_drawn, the key of
-    what is to be said of it. confidence: the setting for Params.confidence, where there
-    is one. after_copies: what drafts where one that copies found nothing has this setting. notes, warm_notes:
-    keys of sentences on every command, and on those that draft at a temperature."""
+    what is to be said of it. after_copies: what drafts where one that copies found nothing has this setting.
+    notes, warm_notes: keys of sentences on every command, and on those that draft at a temperature."""
 
     name: str
     version: str
@@ -53,7 +49,6 @@ class Server:
     write: Callable[[str, str, str | None, Settings], str]
     drawn: Settings
     of_drawn: str
-    confidence: str | None = None
     after_copies: str | None = None
     notes: tuple[str, ...] = ()
     warm_notes: tuple[str, ...] = ()
@@ -82,8 +77,6 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
         row = server.row(ways)
         if params.draft_with == "none":
             command = server.write(target, "", None, {})
-        elif params.tree:
-            notes = [message("typed_no_tree", tree=as_text(params.tree))]
         elif row is None:
             notes = [message("typed_lacks" if len(ways) == 1 else "typed_no_chain", server=server.name)]
         else:
@@ -109,11 +102,7 @@ def _drafting(server: Server, row: Flags, params: Params) -> tuple[Settings, lis
             settings |= server.drawn
             keys.append(server.of_drawn)
     if "confidence" in fields and params.confidence:
-        if server.confidence is None:
-            keys.append("typed_no_confidence")
-        else:
-            settings[server.confidence] = params.confidence
-            keys += filter(None, [row.of_confidence])
+        keys.append("typed_no_confidence")
     return settings, [message(key, server=server.name) for key in keys]
 
 
@@ -144,14 +133,13 @@ SIMPLE = {  # it drafts nothing where fewer tokens follow than an n-gram has
 }
 MOD = {"--spec-ngram-mod-n-match": NGRAM, "--spec-ngram-mod-n-min": 1, "--spec-ngram-mod-n-max": GAMMA}
 LLAMA = {  # by common/arg.cpp and common/speculative.cpp
-    "model": Flags("draft-simple", MOST, (), True, "typed_p_min"),
-    "eagle3": Flags("draft-eagle3", MOST, OF_HEAD, False, "typed_p_min"),
-    "assistant": Flags("draft-mtp", MOST, OF_HEAD, True, "typed_p_min"),
-    "dflash": Flags("draft-dflash", MOST, OF_HEAD, False, "typed_p_min"),
-    # p_min is compared with the share among the place's candidates, which is q here, too.
+    "model": Flags("draft-simple", MOST, (), True),
+    "eagle3": Flags("draft-eagle3", MOST, OF_HEAD),
+    "assistant": Flags("draft-mtp", MOST, OF_HEAD, True),
+    "dflash": Flags("draft-dflash", MOST, OF_HEAD),
     "dflash2": Flags("draft-dflash", MOST, OF_HEAD),
-    "dspark": Flags("draft-dspark", MOST, OF_HEAD, False, "typed_p_min_dspark"),
-    "mtp": Flags("draft-mtp", MOST, (), True, "typed_p_min"),
+    "dspark": Flags("draft-dspark", MOST, OF_HEAD),
+    "mtp": Flags("draft-mtp", MOST, (), True),
     "lookup": Flags("ngram-simple", SIMPLE, ("typed_llama_lookup",)),
     "ngram": Flags("ngram-cache", {}, ("typed_llama_cache",)),
     "ngram-one-level": Flags("ngram-mod", MOD, ("typed_llama_mod",)),
@@ -188,7 +176,6 @@ SERVERS = (
         _llama,
         drawn={"--spec-draft-sampling": "probabilistic"},
         of_drawn="typed_llama_greedy",
-        confidence="--spec-draft-p-min",
         after_copies="--spec-draft-n-max",  # of two that copy it asks always the same one first
         notes=("typed_gguf",),
     ),

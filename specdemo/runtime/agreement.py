@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specdemo.errors import is_out_of_memory, one_line
+from specdemo.errors import in_short, is_out_of_memory
 
 
 def why_not(work: Callable[[], object]) -> str | None:
@@ -17,7 +17,7 @@ def why_not(work: Callable[[], object]) -> str | None:
     except Exception as error:  # of transformers, of numba or of a compiler, whose next version may differ
         if is_out_of_memory(error):
             raise
-        return one_line(error)
+        return in_short(error)
     return None
 
 

@@ -97,7 +97,6 @@ class Cached:
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
     warming_up: Message | None = None  # what it is compiling now
     reads: Features | None = None  # what it drafts from: its target must keep them
-    copied_bytes = 0  # of its weights in 16 bits, which are read in place of them
 
     def begin_run(self, static: bool) -> None:
         """Sets the mode of the forwards that follow; they may be the same in both."""

@@ -1,5 +1,5 @@
-"""What a GPU can do, and what all pairs of this process share of CUDA: one lock, copies, waiting for a GPU,
-and whether CUDA still works.
+"""What a GPU can do, and what all pairs of this process share of CUDA: one lock, copies, and the wait for a
+GPU.
 
 All of `specdemo` waits for streams, never for a whole device, because that would end another thread's capture
 with an error."""
@@ -16,7 +16,6 @@ Pool = tuple[int, int]  # torch's id of a memory pool
 
 DEADLINE = 60.0  # seconds that a GPU may take to answer
 NO_ANSWER = f"the GPU has not answered for {DEADLINE:.0f} s: it hangs, or other programs keep it busy"
-LOST = "CUDA is lost ({}): restart SpecDemo to use the GPU again; pairs on the CPU go on working"
 
 # Held for a capture, and for what would end another thread's capture or be refused during it: freeing a GPU's
 # memory, the first forwards of a pair, at which libraries set themselves up, and drawing random numbers while
@@ -29,12 +28,6 @@ HEADER = 64  # bytes before what `pinned` gives
 _copying: dict[torch.cuda.Stream, list[Tensor]] = {}  # pinned memory that copies on the stream may still use
 _copying_lock = threading.Lock()
 _never_copied: list[list[Tensor]] = []  # the same, of streams that have not answered
-_lost: str | None = None
-
-
-class CudaLost(RuntimeError):
-    """CUDA is lost to this process: after some errors (an illegal memory access, say) every later CUDA call
-    fails."""
 
 
 def is_cuda(device: torch.device | str) -> bool:
@@ -61,7 +54,7 @@ def alone_on(device: torch.device | str) -> AbstractContextManager:
 
 def free_cache(device: torch.device | str) -> None:
     """Gives memory that is not used any more back to the device; does nothing for a CPU."""
-    if is_cuda(device) and not _lost:
+    if is_cuda(device):
         with ALONE:
             torch.cuda.empty_cache()
 
@@ -107,10 +100,11 @@ def pinned(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     each such copy.
 
     torch's allocator of pinned memory notes the streams of such copies, and records an event on each of them
-    when the memory is freed (`record_event` and `free` in CachingHostAllocator.h). Once the GPU is lost, that
-    raises an error in a destructor, which ends the process. The allocator finds memory by the address of its
-    first byte, or by its storage. So this tensor has another storage, which begins later: nothing is noted
-    for it, and freeing it makes no CUDA call."""
+    when the memory is freed (`record_event` and `free` in CachingHostAllocator.h). After some errors (an
+    illegal memory access, say) every CUDA call fails, and that one would raise an error in a destructor,
+    which ends the process. The allocator finds memory by the address of its first byte, or by its storage. So
+    this tensor has another storage, which begins later: nothing is noted for it, and freeing it makes no CUDA
+    call."""
     block = _pinned_bytes(HEADER + shape.numel() * dtype.itemsize)
     return torch.from_numpy(block.numpy()[HEADER:]).view(dtype).view(shape)
 
@@ -138,36 +132,3 @@ def _wait(event: torch.cuda.Event) -> None:
         if perf_counter() > deadline:
             raise RuntimeError(NO_ANSWER)
         sleep(0)  # other threads may run, and the answer is seen at once
-
-
-def lost() -> str | None:
-    """Why CUDA cannot be used any more in this process, in a sentence; None while it can."""
-    return _lost
-
-
-def check_not_lost() -> None:
-    """Raises CudaLost if CUDA cannot be used any more. Does not touch CUDA."""
-    if _lost:
-        raise CudaLost(_lost)
-
-
-def raise_if_lost(error: RuntimeError, device: torch.device | str) -> None:
-    """Raises CudaLost if the error has made CUDA unusable: if it is CUDA's, and the device cannot do a tiny
-    sum."""
-    global _lost
-    of_cuda = isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
-    if not _lost and of_cuda and not _works(device):
-        reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
-        _lost = LOST.format(reason)
-    if _lost:
-        raise CudaLost(_lost) from error
-
-
-def _works(device: torch.device | str) -> bool:
-    try:
-        on_host(torch.zeros(1, device=device) + 1)
-    except torch.OutOfMemoryError:
-        return True
-    except RuntimeError:
-        return False
-    return True

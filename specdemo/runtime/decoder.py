@@ -56,7 +56,7 @@ class Norm:
         self.kernels = kernels
         self.eps = float(getattr(module, "variance_epsilon", None) or module.eps)
         self.around_one = type(module).__name__.startswith("Gemma")
-        self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
+        self.derived: Tensor | None = None  # the weight that the module computes from its own
         self.begin_run()
 
     # What was made in a caller's inference mode could not be written to after it.
@@ -66,14 +66,14 @@ class Norm:
         if not self.around_one:
             return
         weight = 1.0 + self.module.weight.float()  # Gemma's weights are differences from 1
-        if self.derived and self.derived["weight"].device == weight.device:
-            self.derived["weight"].copy_(weight)  # a CUDA graph reads it where it is
+        if self.derived is not None and self.derived.device == weight.device:
+            self.derived.copy_(weight)  # a CUDA graph reads it where it is
         else:
-            self.derived["weight"] = weight
+            self.derived = weight
 
     @property
     def weight(self) -> Tensor:
-        return self.derived["weight"] if self.around_one else self.module.weight
+        return self.derived if self.around_one else self.module.weight
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.kernels is not None:
@@ -85,7 +85,7 @@ class Norm:
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
         """Adds the norm of x to `stream`, whose memory is reused."""
         if self.kernels is not None:
-            return self.kernels.add_normed(stream, x, self.weight, self.eps)
+            return self.kernels.normed(x, self.weight, self.eps, onto=stream)
         return stream.add_(self(x))
 
 

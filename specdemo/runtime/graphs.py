@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from specdemo.errors import one_line
+from specdemo.errors import in_short
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import apart, largest, unit_of
@@ -219,8 +219,8 @@ def _reason(error: Exception, step: Callable, value: StepInput) -> str:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
         except Exception as cause:
-            return one_line(cause)
-    return one_line(error)
+            return in_short(cause)
+    return in_short(error)
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from numba.core.registry import cpu_target
 from numba.core.typing import Signature
 from numba.extending import intrinsic
 
-from specdemo.errors import one_line
 from specdemo.runtime.records import BYTES, FEWEST_OUTPUTS, FLOAT16, FLOAT32, INT8
 
 
@@ -154,6 +153,8 @@ def exp(x):
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 COMPILED_FROM = "specdemo.sources"  # a file there
+FILES = sorted(Path(__file__).parent.glob("*.py"))
+SOURCES = sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()  # when this process imports them
 COMPILE = """import filelock, pickle, sys
 file, make, arguments = pickle.load(sys.stdin.buffer)
 with filelock.FileLock(file):
@@ -290,41 +291,36 @@ def prefetch(builder, place) -> None:
     builder.call(function, [builder.inttoptr(place, byte), *(ir.Constant(flag, n) for n in (0, 3, 1))])
 
 
-cache_fault: str | None = None  # why compiled functions are not kept
-
-
 @cache
 def compile_function(make: Callable, *arguments: object) -> Any:
-    """What `make`, such as kernels.forward_function, has compiled. It is kept on disk by numba,
-    which knows processors and versions; where that fails, nothing is kept. One process compiles at a time:
-    numba gives two that compile at once the same file, and the next one would call one function as if it were
-    the other."""
-    global cache_fault
-    if cache_fault is None:
-        folder = cache_folder()
-        try:
-            return _kept(folder, make, *arguments)
-        except Exception as error:
-            function = make(False, *arguments)  # which raises what has nothing to do with the cache
-            cache_fault = one_line(error)
-            if folder:
-                cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
-            return function
-    return make(False, *arguments)
+    """What `make`, such as kernels.forward_function, has compiled. It is kept on disk by numba, which knows
+    processors and versions; where that fails, nothing is kept."""
+    with suppress(Exception):
+        return _kept(make, *arguments)
+    return make(False, *arguments)  # which raises what has nothing to do with the cache
 
 
-def _kept(folder: str | None, make: Callable, *arguments: object) -> Any:
+def _kept(make: Callable, *arguments: object) -> Any:
     """A function from numba's cache. Another process compiles it if it is not there, since the one that
     compiles calls its inner functions as they were compiled by themselves, and those in the cache round
-    differently. Where no process can be started, it is compiled here."""
-    if folder is None:
-        return make(True, *arguments)  # which says why nothing can be kept
-    file = str(Path(folder) / COMPILE_LOCK)
+    differently. Where no process can be started, it is compiled here. One process compiles at a time: numba
+    gives two that compile at once the same file, and the next one would call one function as if it were the
+    other."""
+    folder = Path(FunctionCache(exp.py_func).cache_path)
+    file = str(folder / COMPILE_LOCK)
     lock = FileLock(file, timeout=COMPILE_SECONDS)
     with lock:
-        _drop_outdated(Path(folder))
-        with suppress(NotKept):
+        kept = folder / COMPILED_FROM
+        # numba looks at the file of a function, not at those of the functions that it calls.
+        if not kept.exists() or kept.read_text() != SOURCES:
+            _empty(folder)
+            kept.write_text(SOURCES)
+        try:
             return make(None, *arguments)
+        except NotKept:
+            pass
+        except Exception:  # of files that are broken
+            _empty(folder)
     with suppress(Exception):
         path = os.pathsep.join(part for part in sys.path if isinstance(part, str))
         env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
@@ -334,29 +330,7 @@ def _kept(folder: str | None, make: Callable, *arguments: object) -> Any:
         return make(True, *arguments)
 
 
-def cache_folder() -> str | None:
-    """Where numba keeps what it has compiled; None if it finds no place."""
-    try:
-        return FunctionCache(exp.py_func).cache_path
-    except RuntimeError:
-        return None
-
-
-def digest_of_sources() -> str:
-    digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-SOURCES = digest_of_sources()  # as they are when this process imports them
-
-
-def _drop_outdated(folder: Path) -> None:
-    """Deletes what was compiled from other sources. numba looks at the file of a function, not at those of
-    the functions that it calls."""
-    kept = folder / COMPILED_FROM
-    if not kept.exists() or kept.read_text() != SOURCES:
-        for outdated in folder.glob("*.nb[ic]"):
-            outdated.unlink()
-        kept.write_text(SOURCES)
+def _empty(folder: Path) -> None:
+    """Deletes what was compiled."""
+    for file in folder.glob("*.nb[ic]"):
+        file.unlink()

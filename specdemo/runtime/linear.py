@@ -114,7 +114,7 @@ class JoinedLinear:
         if x.dim() > 2:
             return stream.add_(layer(x))
         if len(x) <= self.most_rows:
-            return self.kernels.add_few_rows_product(stream, x, *self.stored[0])
+            return self.kernels.few_rows_product(x, *self.stored[0], onto=stream)
         if type(layer) is SkinnyLinear and layer.bias is None and len(x) in FEW:
             return stream.add_(torch.mm(layer.weight, x.t()).t())
         if is_plain(layer) and layer.bias is None:

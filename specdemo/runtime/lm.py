@@ -8,7 +8,6 @@ of its own; or *static*, so that it can be captured: positions are tensors, atte
 cache than is filled, and nothing waits for the device."""
 
 import inspect
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -47,7 +46,6 @@ from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
-from specdemo.runtime.weights import Experts
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
@@ -68,7 +66,6 @@ class LM(Protocol):
     buffer_epoch: int  # of NEW_BUFFERS when the cache got its own; captured steps hold for these alone
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
     states: States | None  # what it keeps of recurrent layers; None: it has none
-    experts: Experts | None  # those that a check can be asked for; None: it has none
 
     @property
     def device(self) -> torch.device:
@@ -131,8 +128,6 @@ class CachedLM(Native, CachedByPosition):
         self.last_position = context_of(model) - 1
         self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self.states = States.of(model, self.cache, self.device)
-        one_by_one = self.states is not None and self.states.rows == "one"  # a check has several forwards
-        self.experts = None if one_by_one else Experts.of(model)
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
         self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self.parameters else {}
@@ -295,7 +290,7 @@ class CachedLM(Native, CachedByPosition):
                 self.faults["no_triton"] = fault
                 self.buffer_epoch = next(NEW_BUFFERS)  # what was captured has the kernels
                 fault = why_not(self._try_branches)
-            cuda.synchronize(self.device)  # which raises where the fault was that the GPU is lost
+            cuda.synchronize(self.device)  # which raises after an error of the GPU
             self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
 
@@ -501,28 +496,8 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
         raise ValueError("it is an encoder-decoder model, and only decoder-only models can be run")
     # The list's length matters: models whose last layers share keys and values have fewer.
     layers = [_by_position(layer, lm) for layer in DynamicCache(config=model.config).layers]
-    has_states = any(isinstance(layer, StateLayer) for layer in layers)
-    if has_states and (kind := _own_cache(model)):
-        raise ValueError(
-            f"it keeps its recurrent state in a cache of its own, {kind}, where none can be put back after a "
-            "rejected draft"
-        )
-    if model._is_stateful and not has_states:
-        raise ValueError(
-            "it keeps its recurrent state outside of transformers' cache, where none can be put back after a "
-            "rejected draft"
-        )
     cache_argument(model)
     return PositionalCache(lm, layers)
-
-
-def _own_cache(model: PreTrainedModel) -> str | None:
-    """The name of the kind of cache that the model's own code has beside transformers', if there is one."""
-    here = type(model).__module__
-    kinds = (kind for kind in vars(sys.modules[here]).values() if isinstance(kind, type))
-    return next(
-        (kind.__name__ for kind in kinds if issubclass(kind, Cache) and kind.__module__ == here), None
-    )
 
 
 def keeps_state(model: PreTrainedModel) -> bool:

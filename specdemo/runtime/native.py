@@ -29,7 +29,6 @@ from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import free_memory
 from specdemo.runtime.fused import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
-from specdemo.words.message import Message, message
 
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
@@ -345,11 +344,6 @@ class NativeForward:
         assert self.described is not None
         return self.described.decoder
 
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the copies in 16 bits."""
-        return sum(narrow.nbytes for narrow, _ in self.copies.values())
-
     def __call__(
         self,
         lm: CachedByPosition,
@@ -523,17 +517,6 @@ class Native(Cached):
         after = self.native.described
         if kinds is None or after is None or after.kinds != kinds:  # whose products were not tried
             self._choose_native()
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the copies in 16 bits, which its forwards read in place of twice as many bytes."""
-        return 0 if self.native is None else self.native.copied_bytes
-
-    def notes_as(self, role: str) -> list[Message]:
-        notes = super().notes_as(role)
-        if self.native is not None and role == "target" and (fault := self.native.compiling.cache_fault):
-            notes.append(message("no_cache", why=fault))
-        return notes
 
     def free(self) -> None:
         super().free()

@@ -1,16 +1,11 @@
 """What is tried before it is trusted: a model, whose forwards over a cache that is written by position must
-predict what its own forward without a cache does; its static forward, which must do so without a look at its
-own numbers before it can be captured; and a GPU, which must write what the CPU writes."""
+predict what its own forward without a cache does; and its static forward, which must do so without a look at
+its own numbers before it can be captured."""
 
 import inspect
-import json
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,8 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from specdemo.errors import one_line
-from specdemo.events import __version__
+from specdemo.errors import in_short
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import agree, check_alike
 from specdemo.runtime.lm import CachedLM, context_of, state_of, windows_of
@@ -180,7 +174,7 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
                 logits = lm.forward(ids[-rows:], positions[-rows])
             check_alike(expected[-rows:], logits, lm.dtype, OTHER_MASKS)
     except Exception as error:
-        return one_line(error)
+        return in_short(error)
     return None
 
 
@@ -214,56 +208,3 @@ class ForbidDataDependence(TorchDispatchMode):
         if name in self.READS or by_mask:
             raise RuntimeError(LOOKS.format(name))
         return operation(*args, **(kwargs or {}))
-
-
-DIFFERS = (
-    "{} writes another text than the CPU with the embedded pair in float32, where both should be equal (from "
-    "token {} on): its numbers may be wrong. python -m specdemo doctor says more"
-)
-NOT_COMPARED = "the text of {} could not be compared with the CPU's: {}"
-_lock = threading.RLock()  # the comparison runs pairs itself
-_known: dict[str, str | None] = {}  # GPU and versions -> what is wrong
-
-
-def gpu_fault(device: torch.device, write: Callable[[str], list[int]]) -> str | None:
-    """What is wrong with the GPU's text, in a sentence; None if nothing is. write: the ids of a greedy text
-    in float32, written on the device of that name."""
-    name = torch.cuda.get_device_name(device)
-    key = f"{name}, specdemo {__version__}, torch {torch.__version__}, transformers {version('transformers')}"
-    with _lock:
-        if key in _known:
-            return _known[key]
-        _known[key] = None  # so that the runs of the comparison are not compared themselves
-        if key in _remembered():
-            return None
-        try:
-            ours, theirs = write(str(device)), write("cpu")
-        except Exception as error:
-            _known[key] = NOT_COMPARED.format(name, f"{type(error).__name__}: {error}")
-            return _known[key]
-        if ours == theirs:
-            _remember(key)
-        else:
-            pairs = zip([*ours, None], [*theirs, None], strict=False)
-            first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-            _known[key] = DIFFERS.format(name, first + 1)
-        return _known[key]
-
-
-def _file() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "specdemo" / "gpus.json"
-
-
-def _remembered() -> list[str]:
-    """The GPUs and versions whose text was right."""
-    with suppress(OSError, ValueError):
-        keys = json.loads(_file().read_text(encoding="utf-8"))
-        return keys if isinstance(keys, list) else []
-    return []
-
-
-def _remember(key: str) -> None:
-    with suppress(OSError):  # then it is tried again in the next process
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(json.dumps([*_remembered(), key], indent=1), encoding="utf-8")

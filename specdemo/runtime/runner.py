@@ -1,11 +1,10 @@
 """Runs a pair's models: their caches, the CPU threads, whether steps are captured, and what a user should
 know about it."""
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
-from threading import get_ident
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -18,7 +17,7 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget
 from specdemo.runtime.native import is_small
-from specdemo.runtime.shared import evaluating, full_float32, in_training, one_thread, without_cudnn
+from specdemo.runtime.shared import active, in_training
 from specdemo.runtime.steps import EagerSteps, RunStep
 from specdemo.runtime.weights import in_this_thread
 from specdemo.words.message import Message, message
@@ -34,13 +33,15 @@ CacheDrafter = Callable[[Module, PreTrainedModel], Cached]
 class RunSetup:
     """What one run works with. `drafter`: the pair's, or a part of the target (`OfTarget`). `run_drafting`
     differs from `run_step` where the drafter is on another device, and where drafting is not captured.
-    on_cpu: whether verdicts are computed on the CPU, by steps that are not captured."""
+    on_cpu: whether verdicts are computed on the CPU, by steps that are not captured. active: the context of
+    each step."""
 
     target: CachedLM
     drafter: Cached | None
     run_step: RunStep
     run_drafting: RunStep
     on_cpu: bool = False
+    active: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def runs_ahead(self) -> bool:
@@ -73,22 +74,12 @@ class Runner:
         self.capture = capture
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
-        self.gpu_note: str | None = None  # what is wrong with the GPU's texts
         self._own: dict[Hashable, Cached] = {}  # made when it is first used
         self._hooked = False  # whether a model has forward hooks, as of the last run
-        self._training: list[Module] = []  # modules that were in training mode then
-        self._gpus: set[torch.device] = set()  # that its models were on then
-        self._float32_on_gpu = False  # whether one of these was in float32
 
     @cached_property
     def lms(self) -> tuple[CachedLM, Cached | None]:
         return CachedLM(self.target, compiled=True), self._drafting(self.drafter)
-
-    @property
-    def copied_bytes(self) -> tuple[int, int]:
-        """Bytes of the copies in 16 bits of the target's and of the drafter's weights."""
-        target, drafter = vars(self).get("lms", (None, None))  # not made before they run
-        return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
 
     def _drafting(self, drafter: Module | None) -> Cached | None:
         return None if drafter is None else self.cache_drafter(drafter, self.target)
@@ -99,14 +90,10 @@ class Runner:
         return self._own[own.key]
 
     def begin_run(self, own: OfTarget | None = None) -> RunSetup:
-        """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
-        Raises CudaLost if its models are on a GPU that is lost."""
-        self._look()
-        if self._gpus:
-            cuda.check_not_lost()
-        self._training = in_training(*self._models)
-        with self.active():
-            return self._begin_run(own)
+        """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter."""
+        running = self._active(in_training(*self._models))
+        with running():
+            return replace(self._begin_run(own), active=running)
 
     def _begin_run(self, own: OfTarget | None) -> RunSetup:
         target, drafter = self.lms
@@ -136,21 +123,12 @@ class Runner:
             target, drafter, run_step, run_drafting, on_cpu=not use_graphs and target.device.type == "cpu"
         )
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """The context of each step of a run: evaluation mode (a model given in memory may be in training, and
-        is left as it was), and torch's settings, among them one CPU thread for small models.
-
-        With several threads, small models are hardly faster, and much slower when another program is busy,
-        such as the browser that shows the run. The embedded pair on two cores, before its forwards were
-        compiled: 242 tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
-        try:
-            with evaluating(self._training), self._settings():
-                yield
-        except RuntimeError as error:
-            for device in self._gpus:
-                cuda.raise_if_lost(error, device)
-            raise
+    def _active(self, training: list[Module]) -> Callable[[], AbstractContextManager[None]]:
+        """The context of each step of a run, with which GPUs its models are on now: seeing that in each round
+        would take long."""
+        on_gpu = [model for model in self._models if cuda.is_cuda(model.device)]
+        has_float32 = any(model.dtype == torch.float32 for model in on_gpu)
+        return partial(active, training, self._one_thread, bool(on_gpu), has_float32)
 
     def forget(self) -> None:
         """Lets go of all that holds for the models as they were, because their owner has changed them."""
@@ -178,31 +156,10 @@ class Runner:
         self.graphs.drop()
         self.graphs = Graphs(self.clock)
 
-    @contextmanager
-    def torch_settings(self) -> Iterator[None]:
-        """A context with what a run needs of torch's settings for the whole process: the number of CPU
-        threads; and where models are on a GPU, cuDNN's attention is left out, unless it was asked for, and
-        what is float32 is computed in float32. They are put back in the end."""
-        self._look()
-        with self._settings():
-            yield
-
-    @contextmanager
-    def _settings(self) -> Iterator[None]:
-        with ExitStack() as settings:
-            if self._one_thread:
-                settings.enter_context(one_thread(get_ident()))
-            if self._gpus:
-                settings.enter_context(without_cudnn())
-            if self._float32_on_gpu:
-                settings.enter_context(full_float32())
-            yield
-
-    def _look(self) -> None:
-        """Sees which GPUs the models are on: not in each round, since it takes long."""
-        on_gpu = [model for model in self._models if cuda.is_cuda(model.device)]
-        self._gpus = {model.device for model in on_gpu}
-        self._float32_on_gpu = any(model.dtype == torch.float32 for model in on_gpu)
+    def torch_settings(self) -> AbstractContextManager[None]:
+        """A context with what a run needs of torch's settings for the whole process. They are put back in the
+        end."""
+        return self._active([])()
 
     @cached_property
     def _one_thread(self) -> bool:
@@ -222,16 +179,11 @@ class Runner:
         if self.capture == "off":
             return []
         lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
-        blockers: dict[str, Message | str | None] = {}
-        if self._on_gpu(self.lms[0]):
-            blockers["a_round"] = self.graphs.blocker
+        notes = []
+        if self._on_gpu(self.lms[0]) and (blocker := self.graphs.blocker):
+            notes.append(message("not_captured", who=message("a_round"), why=blocker))
         if self._hooked:
-            blockers["a_model"] = message("has_hooks")
-        notes = [
-            message("not_captured", who=message(what), why=reason)
-            for what, reason in blockers.items()
-            if reason
-        ]
+            notes.append(message("not_captured", who=message("a_model"), why=message("has_hooks")))
         refused = {key[:2]: why for key, why in self.graphs.refused.items()}  # the latest of each length
         notes += [
             message("step_not_captured", name=step, rows=rows, why=why)
@@ -251,7 +203,7 @@ class Runner:
         CPU they are compiled."""
         setup = self.begin_run()
         target, drafter = setup.target, setup.drafter
-        with self.active():
+        with setup.active():
             for lm, rows in ((target, 1 + gamma), (drafter, 2)):
                 if lm is not None:
                     with cuda.alone_on(lm.device):

@@ -211,8 +211,7 @@ def normalise(probs, count):
 
 @njit(**INNER)
 def shape(logits, probs, masses, sums, count, temperature, top_k, top_p, min_p):
-    """Shapes probabilities as engine.sampling does, but looks at all tokens for a nucleus. masses [count],
-    sums [BUCKETS]: memory."""
+    """Shapes probabilities as engine.sampling does. masses [count], sums [BUCKETS]: memory."""
     heat(logits, probs, count, np.float32(temperature))
     if 0 < top_k < count:
         drop_below(probs, count, of_top_k(probs, masses, sums, count, top_k))

@@ -148,25 +148,15 @@ def store_row(places, result, bias, is_output, HAS_BIAS: tl.constexpr, ADDS: tl.
     tl.store(places, result.to(places.dtype.element_ty), is_output)
 
 
-def few_rows_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+def few_rows_product(
+    x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, onto: Tensor | None = None
+) -> Tensor:
     """x [N, in] -> [N, out]. scale [out]: None for a weight that is not quantised, which takes one row or
-    two."""
-    return _product(x.new_empty(len(x), len(weight)), x, weight, scale, bias, adds=False)
-
-
-def add_few_rows_product(
-    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Adds that product to `stream` [N, out], whose memory is reused."""
-    return _product(stream, x, weight, scale, bias, adds=True)
-
-
-def _product(
-    y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
-) -> Tensor:
+    two. onto [N, out]: what the product is added to, in its memory."""
     (rows, inputs), outputs = x.shape, len(weight)
+    y = x.new_empty(rows, outputs) if onto is None else onto
     assert y.is_contiguous() and (rows <= 2 or scale is not None), (x.shape, y.stride())
-    x, sizes = x.contiguous(), {"INPUTS": inputs, "HAS_BIAS": bias is not None, "ADDS": adds}
+    x, sizes = x.contiguous(), {"INPUTS": inputs, "HAS_BIAS": bias is not None, "ADDS": onto is not None}
     bias = (weight if scale is None else scale) if bias is None else bias
     with device_of(x):
         if scale is None:
@@ -220,19 +210,10 @@ def gate(gate_up: Tensor, gelu: bool) -> Tensor:
     return output
 
 
-def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The RMS norm of x [..., H]."""
-    return _norm(contiguous_like(x), x, weight, eps, adds=False)
-
-
-def add_normed(stream: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Adds that norm to `stream` [..., H], whose memory is reused."""
-    return _norm(stream, x, weight, eps, adds=True)
-
-
-def _norm(y: Tensor, x: Tensor, weight: Tensor, eps: float, adds: bool) -> Tensor:
-    size = x.shape[-1]
-    sizes = {"SIZE": size, "BLOCK": triton.next_power_of_2(size), "ADDS": adds}
+def normed(x: Tensor, weight: Tensor, eps: float, onto: Tensor | None = None) -> Tensor:
+    """The RMS norm of x [..., H]. onto [..., H]: what it is added to, in its memory."""
+    size, y = x.shape[-1], contiguous_like(x) if onto is None else onto
+    sizes = {"SIZE": size, "BLOCK": triton.next_power_of_2(size), "ADDS": onto is not None}
     with device_of(x):
         warps = 8 if size > 1024 else 4
         norm_kernel[(x.numel() // size,)](x.contiguous(), weight, y, eps, **sizes, num_warps=warps)
@@ -573,14 +554,16 @@ def few_rows_attention(
     n, shared = len(q), q.shape[1] // d // groups
     window, softcap = mask.window or 0, float(attends.softcap or 0.0)
     of_norms = (q, k, 0.0) if norms is None else norms
-    tree = (rows, rows, 0, n) if branches is None else of_tree(branches)
-    assert branches is None or not (mask.from_first or mask.later)
+    depths, hidden, newest = rows, rows, n  # which are read with branches only
+    if branches is not None:
+        assert not (mask.from_first or mask.later)
+        depths, hidden = branches.depths, branches.hidden.view(torch.uint8)
+        newest = hidden.shape[1]
     parts = parts_of_text(capacity, groups, processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED)
     outputs = q.new_empty(parts, groups * shared * n, d, dtype=torch.float32)
     logsumexp = q.new_empty(parts, groups * shared * n, dtype=torch.float32)
     y, width = contiguous_like(q), width_for(d)
-    depths, hidden, hidden_stride, newest = tree
-    strides = q.stride(0), k.stride(0), v.stride(0), keys.stride(1), hidden_stride
+    strides = q.stride(0), k.stride(0), v.stride(0), keys.stride(1), hidden.stride(0)
     table = q if rotation_table is None else rotation_table
     given = q, k, v, *of_norms, table, rows, depths, hidden, keys, values, outputs, logsumexp
     with device_of(q):
@@ -610,12 +593,6 @@ def few_rows_attention(
         sizes = {"HEADS": groups * shared, "AT_ONCE": at_once, "D": d, "WIDTH": width, "num_warps": 1}
         combine_kernel[(groups * shared, n)](outputs, logsumexp, y, n, parts, **sizes)
     return y
-
-
-def of_tree(branches: Branches) -> tuple[Tensor, Tensor, int, int]:
-    """What attend_kernel reads of branches."""
-    hidden = branches.hidden.view(torch.uint8)
-    return branches.depths, hidden, hidden.stride(0), hidden.shape[1]
 
 
 def keep_rows(

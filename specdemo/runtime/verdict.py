@@ -1,13 +1,11 @@
-"""The verdict on a draft in functions that numba compiles: what engine.step and engine.rules do with torch,
+"""The verdict on a chain in functions that numba compiles: what engine.step and engine.rules do with torch,
 by the same names, in one call. p and q are float32; what decides, and what is recorded, is float64."""
-
-import math
 
 import numpy as np
 import torch
 from numba import from_dtype, njit, types
 
-from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, floats, ints, is_cached
+from specdemo.runtime.intrinsics import INNER, ONE, ZERO, apart, doubles, floats, ints, is_cached
 from specdemo.runtime.shaping import (
     add_bias,
     argmax,
@@ -20,7 +18,7 @@ from specdemo.runtime.shaping import (
     sum_in_chunks,
 )
 
-SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
+SPECULATIVE, BLOCK = range(2)  # rules
 TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
 
 
@@ -32,11 +30,6 @@ MEMORY = {
     "masses": (torch.float32, "width"),
     "sums": (torch.float64, "buckets"),
     "weights": (torch.float64, "positions"),  # w of block verification
-    "probs": (torch.float64, "rows"),  # h of block verification
-    "p_of": (torch.int64, "positions"),  # the address of each position's p
-    "raw_p_of": (torch.int64, "positions"),
-    "depths": (torch.int64, "rows"),  # of a tree's tokens; 0: it is no draft
-    "left": (torch.float32, "rows", "width"),  # what each token of a tree has left of p
     "ids": (torch.int64, "likeliest"),
     "largest": (torch.float32, "likeliest"),
 }
@@ -79,30 +72,6 @@ def count_drafts(given):
             if drafted[i] == eos[one]:
                 return i + 1
     return given.rows
-
-
-@njit(**INNER)
-def find_depths(given, depths):
-    """Finds how deep each drafted token of a tree stands, the first ones at 1; 0 of what is no draft: what is
-    too deep, and what follows an eos."""
-    drafted, parents, eos = ints(given.drafted), ints(given.parents), doubles(given.eos)
-    for i in range(given.rows):
-        depths[i] = 1
-        if parents[i] >= 0:
-            depths[i] = depths[parents[i]] + 1 if depths[parents[i]] else 0
-            for one in range(given.eos_count):
-                if drafted[parents[i]] == eos[one]:
-                    depths[i] = 0
-        if i >= number(given.k) or depths[i] > number(given.room):
-            depths[i] = 0
-
-
-@njit(**INNER)
-def add_path(given, token, amount):
-    """Counts a tree's token and those before it."""
-    while token >= 0:
-        floats(given.seen)[ints(given.drafted)[token]] += amount
-        token = ints(given.parents)[token]
 
 
 @njit(**INNER)
@@ -158,54 +127,6 @@ def find_block_probs(p, q, drafted, drafts, weights, probs, residual, count):
         weights[i + 1] = weight
 
 
-@njit(fastmath=REORDERED, **INNER)
-def entropy(probs, count):
-    apart()
-    total = 0.0
-    for i in range(count):
-        if probs[i] > ZERO:
-            total -= probs[i] * np.log(probs[i])
-    return total
-
-
-@njit(fastmath=REORDERED, **INNER)
-def distance_from(p, emitted, rest, scale, count):
-    """Gives the distance between p and `emitted`, to which `scale` times `rest` is added."""
-    apart()
-    total = 0.0
-    for i in range(count):
-        total += abs(emitted[i] + scale * rest[i] - p[i])
-    return total / 2
-
-
-@njit(**INNER)
-def accepted_from(p, q, token, least, emitted, count):
-    """Says whether a draft is accepted, 0 or 1, where p must be at least `least`, and the distance there."""
-    for i in range(count):
-        emitted[i] = q[i] if p[i] >= least else ZERO
-    passes = 1.0 if p[token] >= least else 0.0
-    rest = np.float32(1.0 - sum_in_chunks(emitted, count))
-    return passes, distance_from(p, emitted, p, rest, count)
-
-
-@njit(**INNER)
-def typical_threshold(p, given):
-    """Gives the least p above the threshold."""
-    threshold = min(given.delta * math.exp(-entropy(p, given.width)), given.epsilon)
-    least = np.float32(threshold)
-    return least if least > threshold else np.nextafter(least, ONE)
-
-
-@njit(**INNER)
-def distance_of_lenient(p, q, lenience, emitted, residual, count):
-    subtract(p, q, ONE, lenience, residual, count)
-    for i in range(count):
-        emitted[i] = min(q[i], p[i] / lenience)
-    left = sum_in_chunks(residual, count)
-    scale = np.float32((1.0 - sum_in_chunks(emitted, count)) / left) if left > 0 else ZERO
-    return distance_from(p, emitted, residual, scale, count)
-
-
 @njit(**INNER)
 def weigh(p, raw_p, weights, count, adds):
     """Makes what the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds:
@@ -236,15 +157,11 @@ def shape_rows(given, memory):
             logits = row
             add_bias(row, doubles(given.biased), doubles(given.bias), given.biased_count)
         if given.seen:
-            if given.parents:
-                add_path(given, i - 1, ONE)
             penalise(
                 row, seen, width,
                 number(given.repetition), number(given.presence), number(given.frequency),
             )  # fmt: skip
-            if given.parents:
-                add_path(given, i - 1, -ONE)
-            elif i < given.rows:
+            if i < given.rows:
                 seen[ints(given.drafted)[i]] += ONE
         if given.is_greedy:
             make_one_hot(p, width, argmax(logits, width))
@@ -257,106 +174,46 @@ def shape_rows(given, memory):
 
 @njit(**INNER)
 def apply_rule(given, recorded, memory, drafts):
-    """Records the verdict on each draft. Returns how many are accepted, and what p and q are multiplied by in
-    what the next token is drawn from."""
-    width, rule, row = given.width, given.rule, floats(memory.row)
-    drafted, u_accept = ints(given.drafted), doubles(given.u_accept)
-    accept_prob, distance = doubles(recorded.accept_prob), doubles(recorded.distance)
-    weights, probs, lenience = doubles(memory.weights), doubles(memory.probs), np.float32(given.lenience)
-    if rule == BLOCK or recorded.block_prob:
-        find_block_probs(memory.p, given.q, drafted, drafts, weights, probs, row, width)
-        for i in range(drafts):
-            doubles(recorded.block_prob)[i] = probs[i]
-    for i in range(drafts):
-        p, q, token = row_of(memory.p, i, width), row_of(given.q, i, width), drafted[i]
-        if rule == BLOCK:
-            accept_prob[i] = probs[i]
-        elif rule == TYPICAL:
-            accept_prob[i], distance[i] = accepted_from(p, q, token, typical_threshold(p, given), row, width)
-        else:
-            accept_prob[i] = at_most_1(ratio(p, q, token) / given.lenience)
-        if rule == LENIENT:
-            distance[i] = distance_of_lenient(p, q, lenience, row, floats(memory.masses), width)
-    accepted = 0
-    if rule == BLOCK:  # up to the last u that is below its probability
+    """Records the verdict on each draft. Returns how many are accepted, and what p is multiplied by in what
+    the next token is drawn from."""
+    width, drafted, u_accept = given.width, ints(given.drafted), doubles(given.u_accept)
+    accept_prob, weights, accepted = doubles(recorded.accept_prob), doubles(memory.weights), 0
+    if given.rule == BLOCK:  # up to the last u that is below its probability
+        row = floats(memory.row)
+        find_block_probs(memory.p, given.q, drafted, drafts, weights, accept_prob, row, width)
         for i in range(drafts):
             if u_accept[i] < accept_prob[i]:
                 accepted = i + 1
-        return accepted, np.float32(weights[accepted]), ONE
+        return accepted, np.float32(weights[accepted])
+    for i in range(drafts):
+        p, q = row_of(memory.p, i, width), row_of(given.q, i, width)
+        accept_prob[i] = at_most_1(ratio(p, q, drafted[i]))
     while accepted < drafts and u_accept[accepted] < accept_prob[accepted]:
         accepted += 1
-    return accepted, ONE, ZERO if rule == TYPICAL else lenience
-
-
-@njit(**INNER)
-def apply_tree(given, recorded, memory):
-    """Follows the path of a tree: engine.tree.speculative_tree, of which only the residuals on the path are
-    made. Records the verdict, and where the p of each position is. Returns the address of what the next token
-    is drawn from."""
-    width, parents, drafted = given.width, ints(given.parents), ints(given.drafted)
-    depths, p_of, raw_p_of = ints(memory.depths), ints(memory.p_of), ints(memory.raw_p_of)
-    judged, on_path, masses = doubles(recorded.judged), doubles(recorded.on_path), doubles(recorded.masses)
-    accept_prob, u_accept = doubles(recorded.accept_prob), doubles(given.u_accept)
-    for i in range(given.rows):
-        p_of[i] = memory.p + 4 * (parents[i] + 1) * width
-        raw_p_of[i] = memory.raw_p + 4 * (parents[i] + 1) * width
-    end, accepted, refused, left = -1, 0, -1, memory.p
-    while True:
-        refused, followed = -1, -1
-        for i in range(end + 1, given.rows):
-            if parents[i] != end or not depths[i]:
-                continue
-            q, residual = row_of(given.q, i, width), row_of(memory.left, i, width)
-            judged[i], p_of[i] = 1.0, left
-            accept_prob[i] = at_most_1(ratio(floats(left), q, drafted[i]))
-            if u_accept[i] < accept_prob[i]:
-                followed = i
-                break
-            subtract(floats(left), q, ONE, ONE, residual, width)
-            masses[i] = sum_in_chunks(residual, width)
-            if masses[i] > 0:
-                total = np.float32(masses[i])
-                for token in range(width):
-                    residual[token] /= total
-                left = memory.left + 4 * i * width
-            refused = i
-        if followed < 0:
-            break
-        end, accepted, left = followed, accepted + 1, memory.p + 4 * (followed + 1) * width
-        on_path[followed] = 1.0
-    p_of[given.rows] = memory.p + 4 * (end + 1) * width
-    raw_p_of[given.rows] = memory.raw_p + 4 * (end + 1) * width
-    doubles(recorded.accepted)[0] = accepted
-    doubles(recorded.refused)[0] = refused if refused >= 0 else given.rows
-    doubles(recorded.residual_mass)[0] = masses[refused] if refused >= 0 else 1.0
-    return left
+    return accepted, ONE
 
 
 @njit(**INNER)
 def record_tokens(given, recorded, memory, drafts, next_id):
     """Records the tokens at each position (the drafted one, the next one, the likeliest), those that the
-    drafter learns from, and their probabilities. drafts: how many rows are, unless it is a tree."""
+    drafter learns from, and their probabilities. drafts: how many rows are."""
     width, ids, largest, row = given.width, ints(memory.ids), floats(memory.largest), floats(memory.row)
     tokens, likely = recorded.tokens, recorded.likely
     for i in range(given.rows + 1):
         p, raw_p = row_of(memory.p, i, width), row_of(memory.raw_p, i, width)
-        is_draft = i < drafts
-        if given.parents:
-            p, raw_p = floats(ints(memory.p_of)[i]), floats(ints(memory.raw_p_of)[i])
-            is_draft = i < given.rows and ints(memory.depths)[i] > 0
         token_ids = numbers_of(recorded.token_ids, i, tokens)
         token_ids[0] = ints(given.drafted)[i] if i < given.rows else next_id
         token_ids[1] = next_id
         if tokens > 2:
             weigh(p, raw_p, row, width, False)
-            if is_draft:
+            if i < drafts:
                 weigh(row_of(given.q, i, width), row_of(given.raw_q, i, width), row, width, True)
             find_largest(row, width, ids, largest, tokens - 2)
             for place in range(2, tokens):
                 token_ids[place] = ids[place - 2]
         gather(token_ids, tokens, p, numbers_of(recorded.p, i, tokens))
         gather(token_ids, tokens, raw_p, numbers_of(recorded.raw_p, i, tokens))
-        if is_draft:
+        if i < drafts:
             gather(token_ids, tokens, row_of(given.q, i, width), numbers_of(recorded.q, i, tokens))
             gather(token_ids, tokens, row_of(given.raw_q, i, width), numbers_of(recorded.raw_q, i, tokens))
         if likely:
@@ -366,39 +223,23 @@ def record_tokens(given, recorded, memory, drafts, next_id):
                 numbers_of(recorded.likely_p, i, likely)[place] = raw_p[ids[place]]
 
 
-@njit(**INNER)
-def judge_tree(given, recorded, memory):
-    depths = ints(memory.depths)
-    find_depths(given, depths)
-    doubles(recorded.k)[0], doubles(recorded.u_next)[0] = number(given.k), number(given.u_next)
-    for i in range(given.rows):
-        doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if depths[i] else np.inf
-    shape_rows(given, memory)
-    left = apply_tree(given, recorded, memory)
-    next_id = draw_token(floats(left), given.width, number(given.u_next))
-    record_tokens(given, recorded, memory, 0, next_id)
-
-
 def verdict_function(cache: bool | None, given: np.dtype, recorded: np.dtype, memory: np.dtype):
     """Compiles the verdict: a function of records of these dtypes. given: what it reads (engine.compiled).
     recorded: the address of each field of engine.step.Verified, 0 where it is not recorded, and the sizes of
     shapes. What it does not write is 0. memory: addresses of MEMORY."""
 
     def judge(given, recorded, memory):
-        if given.parents:
-            judge_tree(given, recorded, memory)
-            return
         width, drafts = given.width, count_drafts(given)
         doubles(recorded.k)[0] = drafts if number(given.confidence) > 0 else number(given.k)
         doubles(recorded.u_next)[0] = number(given.u_next)
         for i in range(given.rows):
             doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if i < drafts else np.inf
         shape_rows(given, memory)
-        accepted, of_p, of_q = apply_rule(given, recorded, memory, drafts)
+        accepted, of_p = apply_rule(given, recorded, memory, drafts)
         # The next token, from what is left of p; from p itself where nothing is left.
         p, residual = row_of(memory.p, accepted, width), floats(memory.row)
         if accepted < drafts:
-            subtract(p, row_of(given.q, accepted, width), of_p, of_q, residual, width)
+            subtract(p, row_of(given.q, accepted, width), of_p, ONE, residual, width)
         else:  # after a whole draft q is 0
             subtract(p, p, of_p, ZERO, residual, width)
         mass = sum_in_chunks(residual, width)

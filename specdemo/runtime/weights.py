@@ -1,12 +1,11 @@
-"""A model's weights. In memory: where they are, how many bytes it holds, how many a forward reads, and
-through which experts. In files: which there are, and which tensors they hold."""
+"""A model's weights. In memory: where they are, how many bytes it holds, and how many a forward reads. In
+files: which there are, and which tensors they hold."""
 
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import get_ident
@@ -17,7 +16,6 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What transformers 5.24 calls the second argument of a layer's experts, which tells through which of them a
 # token goes, and the field of a config that says through how many.
 CHOSEN = ("top_k_index", "router_indices")
@@ -92,19 +90,17 @@ def expert_weights(model: Module) -> ExpertWeights:
     return ExpertWeights(held_bytes(*layers), min(1.0, each / max(layer.num_experts for layer in layers)))
 
 
-def expert_layers(model: Module) -> dict[Module, str]:
-    """The parts of a model that hold a layer's experts, each with the name of the argument that tells which
-    of them are chosen."""
-    names = {part: _chosen_by(type(part)) for part in model.modules() if hasattr(part, "num_experts")}
-    return {part: name for part, name in names.items() if name}
+def expert_layers(model: Module) -> list[Module]:
+    """The parts of a model that hold a layer's experts, and are told which of them are chosen."""
+    return [part for part in model.modules() if hasattr(part, "num_experts") and _is_told(type(part))]
 
 
 @cache
-def _chosen_by(kind: type[Module]) -> str | None:
+def _is_told(kind: type[Module]) -> bool:
     with suppress(TypeError, ValueError, AttributeError):  # a forward may have no signature
         second = [*inspect.signature(kind.forward).parameters][2:3]  # after `self`
-        return next((name for name in second if name in CHOSEN), None)
-    return None
+        return any(name in CHOSEN for name in second)
+    return False
 
 
 def in_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
@@ -116,53 +112,6 @@ def in_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
             hook(*given)
 
     return guarded
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The experts of a model's layers. layers: each with the name of the argument that tells which of them
-    are chosen. count: how many experts a layer has, the most of any."""
-
-    model: Module
-    layers: dict[Module, str]
-    count: int
-
-    @classmethod
-    def of(cls, model: Module) -> "Experts | None":
-        """None for a model without experts, and where they are not told which are chosen."""
-        layers = expert_layers(model)
-        return cls(model, layers, max(layer.num_experts for layer in layers)) if layers else None
-
-    @contextmanager
-    def watching(self) -> Iterator[list[Tensor]]:
-        """A context with a list of what was chosen in the model's latest forward in this thread: the numbers
-        of the experts [N, k], for each layer."""
-        chosen: list[Tensor] = []
-
-        def note(layer: Module, args: tuple, kwargs: dict) -> None:
-            name = self.layers[layer]
-            chosen.append(kwargs[name] if name in kwargs else args[1])
-
-        begin, note = in_this_thread(lambda *_: chosen.clear()), in_this_thread(note)
-        with ExitStack() as hooks:
-            hooks.callback(self.model.register_forward_pre_hook(begin).remove)
-            for layer in self.layers:
-                hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
-            yield chosen
-
-    def read(self, chosen: list[Tensor], rows: int) -> Tensor:
-        """How many experts of a layer the first row of a forward reads, the first two, ..., all `rows`, each
-        expert once: [rows] float64, the means over the layers. What is chosen stays on its device, and
-        nothing waits. Tokens that are fed again come before these rows, and do not count. [0] where it is not
-        known: layers choose different numbers of experts, or for fewer tokens."""
-        shapes = {ids.shape for ids in chosen}
-        if len(shapes) != 1 or len(chosen[0]) < rows:
-            return torch.empty(0, dtype=torch.float64, device=self.model.device)
-        ids = torch.stack([ids.to(chosen[0].device) for ids in chosen])[:, -rows:]  # [L, rows, k]
-        reads = torch.zeros(len(chosen), rows, self.count + 1, dtype=torch.uint8, device=ids.device)
-        reads.scatter_(2, ids.long().clamp(max=self.count), 1)  # a number beyond the last is no expert
-        by_row = reads[..., : self.count].cummax(1).values  # [L, rows, E]: by this row or one before it
-        return by_row.sum((0, 2), dtype=torch.float64) / len(chosen)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -202,17 +151,6 @@ def rounds_activations(model: Module) -> bool:
         if getattr(scheme, "input_activations", None):
             return True
     return False
-
-
-def not_finite(model: Module) -> str | None:
-    """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
-    at."""
-    for name, weight in model.named_parameters():
-        for values in stored(weight):
-            is_float = values.numel() and values.dtype in FLOATS
-            if is_float and not torch.stack(values.aminmax()).isfinite().all():
-                return name
-    return None
 
 
 def shards_of(index: Path) -> list[str]:

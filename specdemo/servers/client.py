@@ -17,7 +17,7 @@ import httpx
 from pydantic_core import from_json
 
 from specdemo.errors import LoadError, PairError, hide, redacted, without_directories
-from specdemo.words.message import about, refusal
+from specdemo.words.message import about
 
 Body = dict[str, Any]
 Condition = Callable[[], bool]
@@ -46,20 +46,16 @@ LOOPBACK = r"localhost|::1|127(\.\d+){3}"  # the host's names for this machine
 
 def server_address(url: object) -> str:
     """Without the API's path and without a slash at its end; PairError for what is no address."""
-    if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
-        raise PairError(refusal("server", "address", url))
+    fault = PairError(about("server", "address"))  # which does not show it: there could be a password in it
+    if not isinstance(url, str) or len(url) > LONGEST_ADDRESS or not url.isprintable():
+        raise fault
     try:
         parts = urlsplit(url.strip())
-        if parts.port == 0:  # raises where it is no number
-            raise ValueError
-    except ValueError:
-        raise PairError(about("server", "unreadable_address")) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise PairError(refusal("server", "scheme", url.rpartition("@")[2]))
-    if parts.username is not None or parts.password is not None:
-        raise PairError(about("server", "password"))
-    if parts.query or parts.fragment:
-        raise PairError(about("server", "query"))
+        is_sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # also for a port that is no number
+        raise fault from None
+    if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
+        raise fault
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
@@ -240,17 +236,9 @@ class Client:
         """What went wrong with a connection, in a sentence; another error as it is."""
         if not isinstance(error, (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError)):
             return error
-        if isinstance(error, httpx.TimeoutException):
-            return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = self._reason(error)
-        why = f": {words}" if words and self.name is None else ""  # they can tell the host
-        if "CERTIFICATE" in words:
-            return self.error(f"has no certificate that can be trusted{why}")
-        if isinstance(error, httpx.ConnectError):
-            return self.error(f"cannot be reached{why}")
-        if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
-            return self.error("broke off the connection")
-        return self.error(f"cannot be used: {type(error).__name__}{why}")
+        words = self._reason(error) or type(error).__name__
+        # They can tell the host.
+        return self.error("cannot be reached" if self.name else f"cannot be reached: {words}")
 
     def _reason(self, answer: Any) -> str:
         """What the server's answer says is wrong, on one line."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
-from specdemo.events import Finish, Judged, Params, ServerStats
+from specdemo.events import Finish, Judged, Params
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
 from specdemo.servers.software import Answer, Chunk, Misread, Sent, ServedPair, TokenWithTop, token
@@ -37,8 +37,6 @@ class _Settings(BaseModel):
 class _Timings(Sent):
     """Up to this token; of the drafts, if there were any."""
 
-    prompt_ms: software.Milliseconds | None = None
-    predicted_ms: software.Milliseconds | None = None
     predicted_n: software.Count
     draft_n: software.Count = 0
     draft_n_accepted: software.Count = 0
@@ -115,15 +113,6 @@ class LlamaAnswer(Answer):
                 self.open = None
         return chunks
 
-    def settle(self, is_over: Condition) -> ServerStats:
-        end, drafts = self.counted, [chunk for chunk in self.chunks if chunk.drafted]
-        sums = (len(drafts), end.draft_n, end.draft_n_accepted)
-        longest = max((chunk.drafted or 0 for chunk in drafts), default=0)
-        places = software.accepted_by_place([chunk.accepted or 0 for chunk in drafts], longest)
-        if any(chunk.drafted is None for chunk in self.chunks):  # so these are not all
-            sums, places = (None, *sums[1:]), ()
-        return ServerStats(True, *sums, places, None, end.prompt_ms, end.predicted_ms)
-
 
 class LlamaCpp(ServedPair):
     kind, answers = "llama.cpp", LlamaAnswer
@@ -132,7 +121,7 @@ class LlamaCpp(ServedPair):
         with suppress(ValidationError):
             props = _Props.model_validate_json(self.client.glance("/props") or b"")
             self.version, self.context = readable(props.build_info) or None, props.n_ctx or self.context
-        settings = self.probed()[0].settings
+        settings = self.probed().settings
         self.longest = 0 if settings.kind == "none" else settings.longest
         self.method = settings.kind and readable(settings.kind)
         self.notes.append(NOTE)

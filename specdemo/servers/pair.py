@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
@@ -79,15 +78,11 @@ def served_events(
             if is_closing():
                 return
             raise Misread("broke off in the middle of its answer")
-        stats = answer.settle(is_closing)
+        always = answer.settle(is_closing)
         _check_drafted(sum(chunk.drafted or 0 for chunk in answer.chunks))
-        revised = [round_of(at, one, pair.longest, pair.always) for at, one in enumerate(answer.chunks)]
+        revised = [round_of(at, one, pair.longest, always) for at, one in enumerate(answer.chunks)]
         if revised != trace.rounds:
             trace.revise(revised)
-        if stats is not None and stats.total_ms is not None:
-            longer_ms = sum(chunk.arrival_ms for chunk in answer.chunks) - stats.total_ms
-            stats = replace(stats, network_ms=max(0.0, longer_ms))
-        trace.stats = replace(trace.stats, server=stats)
     except Exception as error:
         pair.failed = True
         shown = pair.client.error(str(error)) if isinstance(error, Misread) else error

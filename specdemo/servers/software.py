@@ -3,7 +3,6 @@
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdemo import events
 from specdemo.errors import redacted, without_directories
-from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
+from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round
 from specdemo.events.params import as_text
 from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
 from specdemo.words.catalogue import numeral
@@ -25,10 +24,10 @@ TEXT_A_TOKEN = 256  # characters of a whole text, on average
 SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 MOST_DRAFT = 1_000  # tokens of one draft: servers set no limit, but those in use have 1 to 30
 MOST_ALTERNATIVES = int(events.LIMITS["alternatives"].largest) + 1  # with the token itself
-MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
+MOST_OF_A_RUN = 10**9  # tokens that a server tells of one request
 MOST_SUM = 1.02  # of the probabilities at one place: 1, and what rounding each of them to bfloat16 adds
 TAIL_SECONDS = 2.0  # that what comes after the text's end is awaited
-PROBES, PROBE = 4, "Once upon a time"
+PROBE = "Once upon a time"
 GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1, max_new_tokens=24)
 SERVER_PREFIX = "Server "  # begins the names of servers
 # Fields of Params: what the server has chosen when it was started, and what it has not at all.
@@ -42,16 +41,11 @@ Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today'
 Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
 LogProb = Annotated[float, Field(le=0.01)]  # 0, and what rounding adds
 Count = Annotated[int, Field(ge=0, le=MOST_OF_A_RUN)]
-Milliseconds = Annotated[float, Field(ge=0, le=MOST_OF_A_RUN)]
 DraftTokens = Annotated[int, Field(ge=0, le=MOST_DRAFT)]
 
 
 class Misread(Exception):
     """A chunk is not what such a server sends. The words go on after "the server at ADDRESS"."""
-
-
-class Merged(Misread):
-    """A chunk holds several rounds: the server, or a proxy, was late when it sent it."""
 
 
 class Sent(BaseModel):
@@ -125,10 +119,10 @@ class Answer(ABC):
     def chunks_of(self, event: Body) -> list[Chunk]:
         """A chunk for each round that an event completes, and for what else it says; or ValidationError."""
 
-    @abstractmethod
-    def settle(self, is_over: Condition) -> ServerStats | None:
-        """Gives the chunks the counts of their rounds that the server tells after the text's end, and returns
-        the numbers of the request."""
+    def settle(self, is_over: Condition) -> bool:
+        """Gives the chunks the counts of their rounds that the server tells after the text's end. Says
+        whether every draft of the others had its full length."""
+        return self.pair.always
 
     def arriving(self, is_over: Condition = never) -> Iterator[Chunk]:
         """All that it says; ends early once `is_over`. An error after the text's end is left out."""
@@ -188,7 +182,7 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
     if accepted is None:
         accepted, longest = len(tokens) - 1, longest if index else 0  # the first is the prefill's
         if longest is not None and accepted > longest:
-            raise Merged(f"sends several rounds in a chunk: {len(tokens)} tokens, at {longest + 1} a round")
+            raise Misread(f"sends several rounds in a chunk: {len(tokens)} tokens, at {longest + 1} a round")
         if chunk.finish and longest and accepted < longest:  # the end of the text may have cut the draft
             ended_by = "length" if chunk.finish == "length" else "eos"
         elif always or accepted == longest or not index:
@@ -219,12 +213,6 @@ def first_fault(error: ValidationError) -> str:
     return f"{redacted('.'.join(map(str, first['loc'])))[:300]}: {first['msg']}"
 
 
-def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:
-    """How many drafts were accepted up to each place. accepted: tokens of each; empty if not known."""
-    counts = Counter(accepted).items()
-    return tuple(sum(times for n, times in counts if n > place) for place in range(longest if counts else 0))
-
-
 class ServedPair(ABC):
     """A running server in the place of a Pair. longest, always: see `round_of`. context: tokens in all."""
 
@@ -235,7 +223,6 @@ class ServedPair(ABC):
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
     marks = ()
-    check_gpu = staticmethod(lambda write: None)  # no GPU of this machine writes its texts
     has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
 
     version: str | None = None
@@ -251,7 +238,7 @@ class ServedPair(ABC):
         self.look()
         shown, address = readable(model)[:200], client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
-        fields = (self.kind, self.version, shown, self.method, self.longest, None)
+        fields = (self.kind, self.version, shown, self.method, self.longest)
         self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)
         name = client.name or f"{SERVER_PREFIX}{address}"
         self.info = events.PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)
@@ -327,21 +314,16 @@ class ServedPair(ABC):
         request = Request(path, body, most, params.alternatives, most_ids(turns or ids))
         return self.answers(self, request, is_over)
 
-    def probed(self, left: int = PROBES - 1) -> tuple[Any, ServerStats | None]:
-        """A short answer, and the numbers that the server tells after it. A server that was just started
-        merges rounds, and is asked again. left: so often at most."""
+    def probed(self) -> Any:
+        """A short answer."""
         answer, until = self.answer(GREEDY, PROBE, ()), time.perf_counter() + self.client.read_seconds
         try:
-            for chunk in answer.arriving():
+            for _ in answer.arriving():
                 if time.perf_counter() > until:
                     raise self.client.silent()
-                if chunk.tokens:
-                    round_of(len(answer.chunks) - 1, chunk, None, False)  # raises Merged
             if answer.chunks:
-                return answer, answer.settle(never)
+                return answer
         except Misread as error:
-            if left and isinstance(error, Merged):
-                return self.probed(left - 1)
             raise self.client.error(str(error)) from None
         raise self.client.error("has sent no token when it was asked for some")
 

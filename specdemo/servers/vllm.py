@@ -1,4 +1,4 @@
-"""vLLM: a chunk is a round, /metrics count all visitors' requests, and after one it may tell each step."""
+"""vLLM: a chunk is a round, /metrics count all visitors' drafts, and after a run it may tell each step."""
 
 import re
 import time
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from specdemo.events import LIMITS, PARAMETERS, Finish, Params, ServerStats
+from specdemo.events import LIMITS, PARAMETERS, Finish, Params
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import software
 from specdemo.servers.client import Body, Client, Condition, Request, never, readable
@@ -19,83 +19,45 @@ from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
-LONGEST_SAMPLE = 10_000  # characters of a counter's line after its name
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
-# What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
-# number of each place that a draft can have, how many drafts were accepted up to there and beyond.
-Counters = Counter[str | int]
-Counts = Sequence[tuple[int, int | None]]  # of rounds: accepted and drafted tokens; None: not known
 LATE = 2.0  # s that a server may take to count a request that has ended
+PROBES = 2  # at most: a server that was just started can send the first one's rounds together
 DIFFER = "sent a chunk whose tokens and log-probabilities differ in number"
-COUNTED = {  # what is read of the counters; a server writes thousands of others
-    "vllm:spec_decode_num_drafts_total": "drafts",  # how many were judged
-    "vllm:spec_decode_num_draft_tokens_total": "drafted",  # tokens
-    "vllm:spec_decode_num_accepted_tokens_total": "accepted",
-    "vllm:spec_decode_num_accepted_tokens_per_pos_total": "place",  # drafts
-    "vllm:request_success_total": "ended",  # requests, but not those that were aborted
-    "vllm:num_requests_running": "running",
-    "vllm:num_requests_waiting": "running",
-    "vllm:generation_tokens_total": "generated",
-    "vllm:request_queue_time_seconds_sum": "queue_ms",  # of all ended requests; sent in seconds
-    "vllm:request_prefill_time_seconds_sum": "prefill_ms",
-    "vllm:request_decode_time_seconds_sum": "decode_ms",
-    "vllm:e2e_request_latency_seconds_sum": "total_ms",
-}
-TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
-COUNTER_LINE = re.compile(rf"^[ \t]*({'|'.join(COUNTED)})(?![\w:])(.*)", re.MULTILINE)
-LABEL = re.compile(r'\s*(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*')
-# What follows a counter's name: labels, a number, a time, an exemplar. No part can end at several places, so
-# that matching takes no longer than in proportion to the line's length.
-LABELS = rf"\s*\{{(?P<labels>(?:{LABEL.pattern}(?:,|(?=\}})))*)\s*\}}"
-SAMPLE = re.compile(rf"(?:{LABELS})?\s+(?P<number>[^\s#]+)(?:\s+-?[\d.]+)?\s*(?:#.*)?")
-NOT_KNOWN = "so refused tokens are not known: start it with --per-request-spec-decode-metrics detailed"
-VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
-OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
+COUNTERS = "vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens_per_pos)_total"
+COUNTER_LINE = re.compile(rf"^{COUNTERS}(?:\{{(.*?)\}})?[ \t]+(\S+)", re.MULTILINE)
+VARIES = (
+    "not every draft had the same length when the server was looked at, or others used it, so refused tokens "
+    "are not known: start it with --per-request-spec-decode-metrics detailed"
+)
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
-METHOD = AliasPath("vllm_config", "speculative_config", "method")
 
 
-class _Names(BaseModel):
-    """method: of drafting, which vLLM tells where it was started with VLLM_SERVER_DEV_MODE=1."""
-
-    version: str | None = None
-    method: software.Word | None = Field(None, validation_alias=METHOD)
+class _Version(BaseModel):
+    version: str
 
 
-def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
-    """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
-    counters: Counters = Counter()
-    escaped = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    try:
-        for line in COUNTER_LINE.finditer(text):
-            sample = SAMPLE.fullmatch(line[2]) if len(line[2]) <= LONGEST_SAMPLE else None
-            if sample is None or is_over():
-                return None
-            name, number = COUNTED[line[1]], float(sample["number"])
-            labels = dict(LABEL.findall(sample["labels"] or ""))
+class Counted(NamedTuple):
+    """What a server has counted, over all its engines and for all visitors. longest: the most tokens of a
+    draft; 0 if it does not draft. drafts, drafted: how many were judged, and their tokens."""
+
+    longest: int
+    drafts: int
+    drafted: int
+
+
+def counted_in(metrics: str) -> Counted | None:
+    """None for a text of no vLLM, or with numbers that cannot be."""
+    sums, places = Counter[str](), set[int]()
+    with suppress(ValueError):
+        for name, labels, value in COUNTER_LINE.findall(metrics):
+            number = float(value)
             if not 0 <= number <= MOST_COUNTED:  # nor NaN
                 return None
-            number = 1000 * number if name in TIMES else int(number)
-            if labels.get("model_name", escaped) == escaped:
-                counters[int(labels["position"]) if name == "place" else name] += number
-    except (ValueError, KeyError):  # a number or a place that is none
-        return None
-    longest = longest_of(counters)
-    are_vllms = "ended" in counters or "running" in counters
-    is_whole = longest <= software.MOST_DRAFT and all(place in counters for place in range(longest))
-    return counters if are_vllms and is_whole else None
-
-
-def longest_of(counters: Counters) -> int:
-    return sum(isinstance(name, int) for name in counters)
-
-
-def added(now: Counters, before: Counters) -> Counters | None:
-    """What has been counted since; None if the server has counted anew, or more than it can have. Those that
-    run are those of both moments: 0 if nothing else ran."""
-    counters = Counter({name: number - before[name] for name, number in now.items()})
-    counters["running"] = now["running"] + before["running"]
-    return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
+            sums[name] += int(number)
+            places |= {int(place) for place in re.findall(r'position="(\d{1,4})"', labels)}
+        if "vllm:" in metrics and len(places) <= software.MOST_DRAFT:
+            return Counted(len(places), sums["drafts"], sums["draft_tokens"])
+    return None
 
 
 OfSteps = Field(max_length=int(LIMITS["max_new_tokens"].largest), fail_fast=True)
@@ -110,13 +72,12 @@ class Steps(Sent):
     num_spec_tokens: software.DraftTokens
     num_spec_steps: software.Count
     num_draft_tokens: software.Count
-    num_accepted_draft_tokens: software.Count
     per_step_accepted: PerStep | None = None
     per_step_drafted: PerStep | None = None
 
-    def counts(self, sizes: Sequence[int]) -> Counts | None:
-        """Of each round; None where that is not told: forwards that judged no draft are not in the lists.
-        sizes: how many tokens each round has added to the text."""
+    def counts(self, sizes: Sequence[int]) -> Sequence[tuple[int, int]] | None:
+        """Of each round: accepted and drafted tokens; None where that is not told: forwards that judged no
+        draft are not in the lists. sizes: how many tokens each round has added to the text."""
         kept, proposed = self.per_step_accepted or [], self.per_step_drafted or []
         if not len(kept) == len(proposed) == len(sizes):
             return None
@@ -127,23 +88,6 @@ class Steps(Sent):
                 counted = f"{accepted} of {drafted} drafts accepted"
                 raise Misread(f"has sent {size} tokens for round {number}, but counts {counted}")
         return counts
-
-
-class PerRequest(Sent):
-    """What the server tells of one request after its end. The times, with --enable-per-request-metrics, are
-    those of waiting, from then to the first token, and from there to the last."""
-
-    queue_time_ms: software.Milliseconds | None = None
-    time_to_first_token_ms: software.Milliseconds | None = None
-    generation_time_ms: software.Milliseconds | None = None
-    speculative_decoding: Steps | None = None
-
-    @property
-    def times(self) -> dict[str, float | None]:
-        """Those, and all together, by their names in ServerStats."""
-        parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
-        total = None if None in parts else sum(part or 0 for part in parts)
-        return dict(zip(TIMES, (*parts, total), strict=True))
 
 
 # A list with an entry for each of a chunk's tokens. Only its first fault is read: each costs a kilobyte.
@@ -203,22 +147,20 @@ class _Choice(Sent):
 class _VllmEvent(Sent):
     choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
     prompt_token_ids: PromptIds | None = None
-    metrics: PerRequest | None = None
+    steps: Steps | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
 
 
 class VllmAnswer(Answer):
-    """before, added: what is counted up to the request, and since. metrics, steps: of the request alone."""
+    """before: what was counted up to the request. steps: of the request alone."""
 
     pair: "Vllm"
-    added: Counters | None = None
     steps: Steps | None = None
 
     def __init__(self, pair: "Vllm", request: Request, is_over: Condition = never):
         super().__init__(pair, request)
-        self.before, self.metrics = pair.counters(None, pair.left, is_over), PerRequest()
-        if self.before and pair.longest is not None and longest_of(self.before) != pair.longest:
+        self.before = pair.counted(is_over)
+        if self.before and pair.longest is not None and self.before.longest != pair.longest:
             raise Misread("drafts otherwise than when it was asked before: load it again")
-        pair.left = True  # until the text has ended
 
     def chunks_of(self, event: Body) -> list[Chunk]:
         read = _VllmEvent.model_validate(event)
@@ -232,71 +174,33 @@ class VllmAnswer(Answer):
         self.count(len(ids), len(words))
         if len(words) > software.LONGEST_TOKEN * len(ids):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
-        self.metrics = read.metrics or self.metrics
-        self.steps = self.metrics.speculative_decoding
+        self.steps = read.steps or self.steps
         rows = zip(ids, texts_of(words, [one.token for one in placed]), placed, strict=True)
         tokens = tuple(one.judged(id_, text) for id_, text, one in rows)
         self.prompt_ids = choice.prompt_token_ids or read.prompt_token_ids or self.prompt_ids
         return [Chunk(tokens, choice.finish(self.pair.client))]
 
-    def settle(self, is_over: Condition) -> ServerStats | None:
-        self.pair.left, was_stopped = False, self.finish == "stop"
-        # After a stop string the server goes on for a round, and may judge one more draft.
-        now = self.before and self.pair.counters(self.before, was_stopped, is_over)
-        self.added = now and self.before and added(now, self.before)
-        if (stats := self._stats(was_stopped)) is None:
-            return None
-        sizes = [len(chunk.tokens) for chunk in self.chunks[1:]]
-        counts = self.steps and self.steps.counts(sizes)
-        if stats.alone:
-            _check_sums(stats, (self.steps and self.steps.per_step_drafted) or ())
-            if counts is None and stats.drafts is not None:
-                counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
-        for at, (accepted, drafted) in enumerate(counts or (), start=1):
+    def settle(self, is_over: Condition) -> bool:
+        counts = self.steps and self.steps.counts([len(chunk.tokens) for chunk in self.chunks[1:]])
+        if counts is None:
+            return self.pair.always and (self.pair.longest == 0 or self.has_full_drafts(is_over))
+        for at, (accepted, drafted) in enumerate(counts, start=1):
             self.chunks[at] = replace(self.chunks[at], accepted=accepted, drafted=drafted)
-        return stats
+        return self.pair.always
 
-    def _stats(self, was_stopped: bool) -> ServerStats | None:
-        """The request's numbers: as the server tells them of it alone, else by what it has counted since."""
-        counted, times, steps = self.added or Counter(), self.metrics.times, self.steps
-        is_alone = counted["ended"] == 1 and not counted["running"]
-        # Requests of others may have been aborted, which do not count as ended.
-        is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
-        if is_alone and not any(times.values()):
-            times = {name: counted.get(name) for name in TIMES}
-        if self.added is None and steps is None and not any(times.values()):
-            return None
-        sums = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
-        places = tuple(counted[place] for place in range(longest_of(counted)))
-        if steps is not None:
-            is_alone = True
-            sums = [steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens]
-            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
-        return ServerStats(is_alone, *sums, places, **times)
-
-
-def _check_sums(stats: ServerStats, steps: Sequence[int]) -> None:
-    """What is counted of one request has to fit together. steps: tokens of each draft; empty: not told."""
-    drafts, drafted, accepted = (one or 0 for one in (stats.drafts, stats.drafted, stats.accepted))
-    places = stats.accepted_by_place
-    has_places = sorted((drafts, *places), reverse=True) == [drafts, *places] and sum(places) == accepted
-    has_steps = (len(steps), sum(steps)) == (drafts, drafted)
-    if accepted > drafted or (places and not has_places) or (steps and not has_steps):
-        counts = f"{drafts:,} drafts of {drafted:,} tokens, {accepted:,} accepted, {sum(places):,} by place"
-        raise Misread(f"counts {counts}, which contradicts itself")
-
-
-def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, stats: ServerStats) -> Counts:
-    """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
-    drafts, accepted, kept = stats.drafts or 0, stats.accepted or 0, [size - 1 for size in sizes]
-    if (drafts > len(sizes) and not was_stopped) or accepted < sum(kept):
-        counts = f"{drafts} drafts, accepted {accepted} tokens and sent {sum(sizes)} in {len(sizes)} chunks"
-        raise software.Merged(f"has judged {counts}: some hold several rounds, so the drafts are not known")
-    if longest is None or drafts != len(sizes) or stats.drafted != drafts * longest:
-        return [(one, longest if one == longest else None) for one in kept]
-    if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
-        kept[-1] = accepted - sum(kept[:-1])
-    return [(one, longest) for one in kept]
+    def has_full_drafts(self, is_over: Condition = never) -> bool:
+        """Whether as many drafts were judged as rounds came, each of full length: by what the server tells of
+        the request, else by what it has counted since, which it does a little later."""
+        rounds, until = len(self.chunks) - 1, time.monotonic() + LATE
+        if self.steps is not None:
+            counted = (self.steps.num_spec_steps, self.steps.num_draft_tokens)
+            return counted == (rounds, rounds * self.steps.num_spec_tokens)
+        while self.before and (now := self.pair.counted(is_over)):
+            counted = (now.drafts - self.before.drafts, now.drafted - self.before.drafted)
+            if counted[0] >= rounds or time.monotonic() > until:
+                return counted == (rounds, rounds * now.longest)
+            time.sleep(LATE / 40)
+        return False
 
 
 def texts_of(text: str, words: list[str]) -> list[str]:
@@ -318,28 +222,25 @@ def texts_of(text: str, words: list[str]) -> list[str]:
 
 class Vllm(ServedPair):
     kind, answers = "vLLM", VllmAnswer
-    left = False  # whether the server may still be at its last run, which was left early
 
     def look(self) -> None:
-        for path in ("/version", "/server_info?config_format=json"):
-            with suppress(ValidationError):
-                names = _Names.model_validate_json(self.client.glance(path) or b"")
-                self.version = self.version or (names.version and readable(names.version)[:40])
-                self.method = names.method and readable(names.method)
+        with suppress(ValidationError):
+            told = _Version.model_validate_json(self.client.glance("/version") or b"")
+            self.version = readable(told.version)[:40]
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
-        answer, stats = self.probed()
-        if stats is None or (stats.drafts is None and answer.added is None):
-            self.notes.append(NO_COUNTERS)
-        elif stats.drafts is None:
-            self.longest, self.always, self.method = 0, True, "none"
+        for _ in range(PROBES):
+            answer = self.probed()
+            if answer.steps is not None:
+                self.longest = answer.steps.num_spec_tokens
+            elif answer.before is not None:
+                self.longest = answer.before.longest
+            self.always = self.longest == 0 or (self.longest is not None and answer.has_full_drafts())
+            if self.always:
+                break
+        if self.longest == 0:
+            self.method = "none"
             return
-        else:
-            self.longest = answer.steps.num_spec_tokens if answer.steps else len(stats.accepted_by_place)
-            rounds = len(answer.chunks) - 1
-            full = (rounds, rounds * self.longest)
-            self.always = stats.alone and full == (stats.drafts, stats.drafted)
-            self.notes += [] if self.always else [VARIES if stats.alone else OTHERS_USED_IT]
-        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
+        self.notes += [] if self.always else [NO_COUNTERS if self.longest is None else VARIES]
 
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
         body: Body = {
@@ -360,24 +261,10 @@ class Vllm(ServedPair):
         return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
     def faults(self, params: Params) -> Iterator[Message]:
-        if params.min_p and params.temperature and self.drafts:
-            yield about("min_p", "servers_min_p", software=self.kind)
-        if params.logit_bias and self.drafts:
-            yield about("logit_bias", "servers_bias", software=self.kind)
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
 
-    def counters(self, before: Counters | None, idle: bool, is_over: Condition) -> Counters | None:
-        """What the server has counted up to now; None where it does not tell. before: asks again until one
-        more request has ended, which is counted a little later. idle: also until none runs, because a server
-        that is told to end one goes on for a round."""
-        until = time.monotonic() + LATE
-        while True:
-            text = self.client.glance("/metrics", is_over, LONGEST_METRICS)
-            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
-            if now is None or time.monotonic() > until or is_over():
-                return now
-            has_ended = before is None or now["ended"] != before["ended"]
-            if has_ended and not (idle and now["running"]):
-                return now
-            time.sleep(LATE / 40)
+    def counted(self, is_over: Condition) -> Counted | None:
+        """Up to now; None where it does not tell, and once `is_over`."""
+        metrics = self.client.glance("/metrics", is_over, LONGEST_METRICS)
+        return None if metrics is None else counted_in(metrics.decode("utf-8", "replace"))

@@ -114,7 +114,6 @@ class MixedDrafter(Drafter):
     drafter: Drafter
     target: LM
     sampler: Sampler
-    waits = True  # each token, before the next one can be drafted after it
 
     def start(self, ids: list[int]) -> None:
         self.drafter.start(ids)
@@ -161,11 +160,7 @@ class MixedDrafter(Drafter):
         seen = self.sampler.seen(text, self.target.vocab_size, device)
         numbers = self.sampler.numbers.items()
         settings = {name: torch.tensor(one, dtype=torch.float64, device=device) for name, one in numbers}
-        while True:
-            p, exact = self.sampler.shape(logits, Settings(settings), seen)
-            if exact is None or exact.all():
-                return p, probabilities(logits)
-            self.sampler.widen()
+        return self.sampler.shape(logits, Settings(settings), seen), probabilities(logits)
 
 
 def mixed(stop: int, loop: Loop) -> Loop:

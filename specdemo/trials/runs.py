@@ -113,7 +113,7 @@ class TinyTrials:
         self.seed = self.params.seed or 0
         started = prepare(self.pair, list(TINY_PROMPT), self.params)
         loop = loop_of(self.pair, started, lambda: False)
-        with self.pair.runner.active():
+        with loop.active():
             loop.prefill(list(TINY_PROMPT))  # the prompt, once for all runs
         self.loop = self.alter(loop)
 
@@ -123,7 +123,7 @@ class TinyTrials:
         stop = StopCriteria(frozenset(), (), ROOM)
         emitter = replace(self.loop.emitter, pieces=Pieces(None), stop=stop)
         loop, ids, index = replace(self.loop, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
-        with self.pair.runner.active():
+        with loop.active():
             while len(ids) < len(TINY_PROMPT) + TOKENS:
                 this_round = loop.round(ids, index)
                 ids += this_round.emitted
@@ -144,7 +144,7 @@ def enumerated_cells(pair: Pair, params: Params) -> dict[FirstTokens, float]:
     for _ in range(TOKENS):
         longer: dict[FirstTokens, float] = {}
         for text, probability in cells.items():
-            p, _exact = sampler.shape(next_logits(pair, [*TINY_PROMPT, *text]), settings)  # [1, V]
+            p = sampler.shape(next_logits(pair, [*TINY_PROMPT, *text]), settings)  # [1, V]
             for token_id, each in enumerate(p[0].tolist()):
                 if each > 0:
                     longer[*text, token_id] = probability * each

@@ -79,7 +79,7 @@ def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):
 
 def test_memory_for_copies_is_pinned_and_torchs_allocator_notes_no_copy_of_it():
     """It would give the memory out again only after an event that it records when the memory is freed. That
-    ends the process when the GPU is lost."""
+    ends the process when the GPU has failed."""
     gpu = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=gpu)
     numbers = for_device([1, 2, 3], torch.long, gpu)

@@ -114,6 +114,15 @@ def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
         assert captured.output_ids == eager.output_ids
 
 
+def test_graphs_that_are_dropped_give_their_memory_back():
+    pair, held = load_pair(device="cuda", dtype="float32"), []
+    pair.runner.graphs.most = 4
+    for gamma in 3 * [*range(1, 17)]:
+        trace_of(pair, replace(GREEDY, gamma=gamma, max_new_tokens=40))
+        held.append(torch.cuda.memory_reserved())
+    assert not pair.notes and held[-1] - held[15] < 32 * 2**20
+
+
 def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     pair = load_pair(device="cuda", dtype="float32")
     expected, called = trace_of(pair, GREEDY).output_ids, []
@@ -134,45 +143,39 @@ def test_another_gpu_than_the_current_one(pair, devices):
     assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
-# Last, and in a process of its own, because a GPU that is lost stays so in the process.
+# Last, and in a process of its own, in which every call of CUDA fails from then on.
 
-LOST = """
+BROKEN = """
 import torch
 from specdemo import Params, generate, load_pair
-from specdemo.errors import LoadError
 from specdemo.engine import step
 
 params = Params(temperature=0, max_new_tokens=20, seed=5)
 pair, on_cpu = load_pair(device="cuda"), load_pair(device="cpu")
 expected = generate(on_cpu, "Once", params).output_ids
-own = step.Verifier.verdict
+own = step.Verified.of
 
-def breaks(self, judging):
+def breaks(packed):
     torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]  # an assertion on the device
-    return own(self, judging)
+    return own(packed)
 
-step.Verifier.verdict = breaks
-sentences = []
+step.Verified.of = breaks
 for _ in range(2):
     try:
         generate(pair, "Once", params)
     except RuntimeError as error:
-        sentences.append(str(error))
-    step.Verifier.verdict = own
-try:
-    load_pair(device="cuda")
-except LoadError as error:
-    sentences.append(str(error))
-assert len(sentences) == 3 and len(set(sentences)) == 1, sentences
-assert sentences[0].startswith("CUDA is lost (") and "restart SpecDemo" in sentences[0], sentences
+        assert "CUDA error" in str(error)
+    else:
+        raise AssertionError("the GPU works")
+    step.Verified.of = own
 assert generate(on_cpu, "Once", params).output_ids == expected
 print("done")
 """
 
 
-def test_a_gpu_that_is_lost_is_said_and_the_cpu_goes_on():
+def test_after_an_error_of_the_gpu_the_cpu_goes_on():
     done = subprocess.run(
-        [sys.executable, "-c", LOST],
+        [sys.executable, "-c", BROKEN],
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"CUDA_LAUNCH_BLOCKING": "0"},
         capture_output=True,

@@ -14,7 +14,7 @@ function openedAt(query) {
     pushState: (state, title, url) => show(entries[entries.push(url.slice(1)) - 1]),
     replaceState: (state, title, url) => show(entries[entries.length - 1] = url.slice(1)),
   };
-  return { entries, address: makeAddress("first", () => ({ tab: "figure" }), () => {}) };
+  return { entries, address: makeAddress("first", () => "figure") };
 }
 
 test("a run has its own entry in the history, with its pinned token and what is not the page's", () => {

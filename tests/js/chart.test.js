@@ -4,15 +4,15 @@ import { test } from "node:test";
 import { fastest, pointsFor, rowsOf } from "../../specdemo/ui/static/view/chart.js";
 
 const estimate = (gamma, more = {}) => ({
-  gamma, formula_tokens: 1 + gamma / 3, formula_speedup: 1 + gamma / 7, seen_tokens: 1 + gamma / 4,
-  seen_speedup: 1 + gamma / 9, seen_interval: gamma ? [1 + gamma / 10, 1 + gamma / 8] : null, ...more,
+  gamma, tokens: 1 + gamma / 4, speedup: 1 + gamma / 9,
+  interval: gamma ? [1 + gamma / 10, 1 + gamma / 8] : null, ...more,
 });
 const point = (gamma, speedup, low = null, high = null) => (
   { gamma, speedup, low, high, tokens_per_round: 1 + gamma / 5, runs: 3 }
 );
 const all = (more = {}) => Array.from({ length: 17 }, (_, gamma) => estimate(gamma, more));
 const OUTCOME = { estimates: all(), best_gamma: 16 };
-const UNKNOWN = { estimates: all({ seen_speedup: null, seen_interval: null, formula_speedup: null }), best_gamma: null };
+const UNKNOWN = { estimates: all({ speedup: null, interval: null }), best_gamma: null };
 const POINTS = [point(0, 1), point(2, 1.234, 1.1, 1.4), point(4, 1.3, 1.2, 9), point(8, 0.9, 0.85, 0.95)];
 const ROWS = rowsOf(OUTCOME, POINTS, 4);
 

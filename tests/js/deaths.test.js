@@ -23,9 +23,6 @@ function rejectedAt(places) {
   });
 }
 
-/** A round that accepts its two drafts. */
-const keepsTwo = () => linked({ draft: [drafted(1), drafted(2)], next: own(3), draft_ms: 1, verify_ms: 1 }, 0);
-
 /** Of as many rounds that reject at each place, by the place. */
 function sentence(counts) {
   const places = Object.entries(counts).flatMap(([place, count]) => Array(count).fill(Number(place)));
@@ -67,12 +64,7 @@ test("what is before a token is the text, without what was rejected", () => {
   assert.deepEqual(counts(deathsIn({ prompt: PROMPT, rounds }).kinds).name, [1, 0]);
 });
 
-test("a count and a share can name other places; a small lead and a place that is seldom judged are not taken for more", () => {
-  assert.match(sentence({ 1: 20, 2: 2, 3: 18 }), /place 1: 20 of 40\. .* place 3: 18 of 18 \(100%\)\.$/);
-  const rounds = [...rejectedAt([...Array(20).fill(1), ...Array(8).fill(2)]), ...Array.from({ length: 12 }, keepsTwo)];
-  assert.match(inWords(deathsIn({ prompt: [], rounds })), /place 1: 20 of 28\. .*20 of 40 \(50%\), but no place stands out clearly\.$/);
-  assert.match(sentence({ 1: 10, 2: 11, 3: 8 }), /place 2: 11 of 19 \(58%\), but no place stands out .* fewer than 10/);
-  assert.match(sentence({ 1: 6, 2: 5 }), /6 of the 11 .*\(55%\); at every other place fewer than 10/);
-  assert.match(sentence({ 1: 10, 2: 5, 3: 5 }), /50%, at each of these: place 1, place 2/);
-  assert.match(sentence({ 1: 2, 2: 2 }), /place 1, place 2: 2 of 4 at each\. .*too few/);
+test("the places with the most rejections are named", () => {
+  assert.match(sentence({ 1: 20, 2: 2, 3: 18 }), /place 1: 20 of 40\.$/);
+  assert.match(sentence({ 1: 2, 2: 2 }), /place 1, place 2: 2 of 4 at each\.$/);
 });

@@ -10,7 +10,7 @@ import { fateNamed } from "../../specdemo/ui/static/view/textless.js";
 import { valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
-const GREEDY = { ...SETTING, greedy: true, temperature: 0, top_p: 1 };
+const GREEDY = { ...SETTING, greedy: true, temperature: 0 };
 const [KEPT, FALLEN] = [{ p: 1, q: 1 }, { p: 0, q: 1, raw_p: 0.0314159, fate: "rejected" }];
 
 /** Accepted, rejected, resampled; accepted, bonus; sampled. */

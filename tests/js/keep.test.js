@@ -24,7 +24,7 @@ test("what XML cannot hold is replaced, and nothing is markup", () => {
 
 test("of a tree that is still drafted or judged, nothing is given away", () => {
   const round = linked(tree(), 0);
-  const first = branchesOf(round, () => "pending", 1);
-  assert.deepEqual(first.map(({ text, fate, p }) => [text, fate, p]), [["1", "pending", null], ["2", "pending", null], ["3", "pending", null]]);
-  assert.equal(branchesOf(round, (token) => token === round.next ? "pending" : token.fate, 2).length, 6);
+  const first = branchesOf(round, () => "pending");
+  assert.ok(first.length === 6 && first.every(({ fate, p }) => fate === "pending" && p === null));
+  assert.equal(branchesOf(round, ({ fate }) => fate).length, 7);
 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { isExact, recomputed } from "../../specdemo/ui/static/view/recompute.js";
-import { keptByBoth, keptIn, residualAt, shareAt, weightAfter } from "../../specdemo/ui/static/view/rules.js";
+import { keptIn, residualAt, shareAt, weightAfter } from "../../specdemo/ui/static/view/rules.js";
 import { alternativesTo, drawnFrom, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
@@ -81,10 +81,4 @@ test("lenience divides the threshold, and weighs q in the residual", () => {
   assert.ok(!isExact(recomputed(runOf(rejectedBy("lenient", 0.4, { of_rule: { lenience: 0.5 } })))));
   const distance = valuesOf(round.draft[0]).find(([symbol]) => symbol === "distance");
   assert.equal(distance[2], 0.25);
-});
-
-test("what both lossless rules keep is a mean over the rounds with a draft", () => {
-  const rounds = [{ kept: { speculative: 1, block: 2 } }, { kept: null }, { kept: { speculative: 2, block: 2 } }];
-  assert.deepEqual(keptByBoth(rounds), { rounds: 2, speculative: 1.5, block: 2 });
-  assert.equal(keptByBoth([{ kept: null }]), null);
 });

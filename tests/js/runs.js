@@ -40,7 +40,7 @@ export function allAccepted(count = 2, draft_ms = 10, verify_ms = 20) {
 export function tree() {
   const refused = { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 };
   const draft = [
-    drafted(1, { ...refused, parent: null, top: [[2, " 2", 0.5, 0.1, 0.3, 0.6]] }), drafted(2, { parent: null }),
+    drafted(1, { ...refused, parent: null }), drafted(2, { parent: null }),
     drafted(3, { fate: "discarded", u: null, parent: null }), drafted(4, { fate: "discarded", u: null, parent: 0 }),
     drafted(5, { ...refused, parent: 1 }), drafted(6, { ...refused, parent: 1 }),
   ];
@@ -61,7 +61,7 @@ export function update(since, rounds, more = {}) {
 export const PROMPT = [{ id: 7, text: "Once", fate: "prompt" }];
 
 export const SETTING = {
-  pair: "toy", draft_with: "model", gamma: 4, rule: RULES.speculative, of_rule: {}, lossy: false, greedy: false, temperature: 0.8, top_k: 0, top_p: 0.9, min_p: 0, adjusted: "", bound: false, chat: false, marks: {},
+  pair: "toy", draft_with: "model", gamma: 4, rule: RULES.speculative, of_rule: {}, lossy: false, greedy: false, temperature: 0.8, bound: false, chat: false, marks: {},
   seed: 7,
 };
 

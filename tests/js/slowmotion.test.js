@@ -1,20 +1,14 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparedInWords, lanesOf, tokensAtMost } from "../../specdemo/ui/static/view/slowmotion.js";
-import { allAccepted, linked, tree } from "./runs.js";
+import { comparedInWords, lanesOf } from "../../specdemo/ui/static/view/slowmotion.js";
 
 test("lanes are as long as their times, drafting first, and the longer one fills the width", () => {
-  const [alone, together] = lanesOf({ rows: 5, plain_ms: 2, draft_ms: 1, verify_ms: 3 }, 5);
+  const [alone, together] = lanesOf({ rows: 5, plain_ms: 2, draft_ms: 1, verify_ms: 3 });
   assert.deepEqual(alone, { tokens: 1, from: 0, to: 0.5 });
   assert.deepEqual(together, { tokens: 5, from: 0.25, to: 1 });
-  const [slow, quick] = lanesOf({ rows: 5, plain_ms: 8, draft_ms: 1, verify_ms: 3 }, 5);
+  const [slow, quick] = lanesOf({ rows: 5, plain_ms: 8, draft_ms: 1, verify_ms: 3 });
   assert.deepEqual([slow.to, quick.to], [1, 0.5]);
-});
-
-test("of a tree's check come as many tokens as its longest path has, and one more", () => {
-  const rounds = [allAccepted(4), tree(), { ...tree(), draft: tree().draft.slice(0, 3) }].map(linked);
-  assert.deepEqual([5, 7, 4].map((rows) => tokensAtMost(rounds, rows)), [5, 3, 2]);
 });
 
 test("a check is longer than a plain round only where the interval says so", () => {

@@ -11,10 +11,8 @@ from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events.speedup import TimedRound, plain
 from specdemo.measure import advise
-from specdemo.measure.checks import check_times
 from specdemo.measure.decide import recommendations
 from specdemo.measure.prompts import prompts_of
-from specdemo.measure.results import CheckTime
 from specdemo.measure.samples import Text, TimedTurn
 from specdemo.measure.settings import field_of
 from specdemo.measure.turns import Stopped, run_in_turns
@@ -49,7 +47,6 @@ def test_a_target_that_cannot_go_back_is_compared_text_by_text():
     params = replace(PARAMS, draft_with="lookup", gamma=3, max_new_tokens=12, ignore_eos=True)
     own, turns = run_in_turns(pair, PROMPT, params)
     assert len(turns) == 1 and len(turns[0].slow) == 12 and len(turns[0].fast) == len(own.rounds)
-    assert list(check_times(pair, PROMPT, params, 1.0)) == []
 
 
 def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
@@ -65,20 +62,26 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
         advise.fitting(pair, {"own": ["x " * 3000]}, PARAMS)
 
 
+def in_no_time(pair, prompt, params, is_over):
+    """The text is real, and its times made up: each row takes as long as a forward of one."""
+    turn = TimedTurn(plain([10.0]), [TimedRound(1, params.gamma, 10.0 * (1 + params.gamma))])
+    return Text(generate(pair, prompt, params, measure=False), [turn] * 8)
+
+
 def test_it_ends_when_it_is_clear_for_all_kinds_of_work_that_no_draft_pays(pair, monkeypatch):
-    """Texts are real, and times made up: each row takes as long as a forward of one."""
-    checks = [CheckTime(64, rows, 10.0 * rows, rows, rows, rows) for rows in (1, 17)]
-
-    def run_in_turns(pair, prompt, params, is_over):
-        turn = TimedTurn(plain([10.0]), [TimedRound(1, params.gamma, 10.0 * (1 + params.gamma))])
-        return Text(generate(pair, prompt, params, measure=False), [turn] * 8)
-
-    monkeypatch.setattr(advise, "run_in_turns", run_in_turns)
-    monkeypatch.setattr(advise, "check_times", lambda *_: [checks])
+    monkeypatch.setattr(advise, "run_in_turns", in_no_time)
     *_, last = advise.advise(pair, ["lookup"], prompts_of(["story", "chat"]), PARAMS, 1e6, "")
     assert last.measured.ended == "clear" and recommendations(last.measured)[-1].draft_with == "none"
     written = {(one.work, one.prompt) for one in last.measured.samples}
     assert written == {(work, at) for work in ("story", "chat") for at in range(advise.LOOKS[0])}
+
+
+def test_it_ends_when_the_time_is_up_between_two_texts(pair, monkeypatch):
+    seconds = iter(range(10**6))
+    monkeypatch.setattr(advise, "run_in_turns", in_no_time)
+    monkeypatch.setattr(advise, "perf_counter", lambda: next(seconds))
+    *_, last = advise.advise(pair, ["lookup"], prompts_of(["story", "chat"]), PARAMS, 9.0, "")
+    assert last.measured.ended == "budget"
 
 
 @pytest.mark.slow

@@ -169,8 +169,8 @@ def test_an_error_of_what_is_thrown_away_is_none(pair, launches):
 def test_the_rounds_end_with_the_text(pair):
     """Also for who asks for more, where a stop string has ended it and one was launched ahead."""
     started = session.prepare(pair, PROMPT, Params(stop=STOP, seed=3, max_new_tokens=40, **SAMPLED))
-    with pair.runner.active():
-        decoder = replace(session.loop_of(pair, started, lambda: False), ahead=True)
+    decoder = replace(session.loop_of(pair, started, lambda: False), ahead=True)
+    with decoder.active():
         assert decoder.prefill(list(PROMPT)) and [*decoder.rounds(list(PROMPT))] and decoder.finish == "stop"
 
 

@@ -8,7 +8,6 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.measure import bench
-from specdemo.measure.prompts import story_prompts
 from tests.tiny import noisy, tiny, tokenizer
 
 GREEDY = Params(temperature=0, max_new_tokens=24, gamma=3, seed=0, ignore_eos=True)
@@ -21,7 +20,7 @@ def pair():
 
 
 def test_transformers_accepts_the_same_drafts(pair):
-    (prompt,) = story_prompts(pair, 1, 20)
+    (prompt,) = bench.bench_prompts(pair, 1, 20)
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
     ids, _ = bench.contestants(pair, GREEDY)["transformers assisted"](prompt)
@@ -45,17 +44,12 @@ def test_bench_prints_a_table_and_json_last(capsys):
     result = json.loads(lines[-1])
     names = [row["name"] for row in result["rows"]]
     assert names[:2] == ["transformers plain", "transformers assisted"]
-    assert names[2:] == ["specdemo plain", "specdemo speculative", "specdemo lookup"]
+    assert names[2:] == ["specdemo plain", "specdemo speculative"]
     for row in result["rows"]:
-        low, high = row["ms_per_token_10_90"]
-        assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
+        assert row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in lines)
     assert (result["pair"], result["gamma"], result["prompt_tokens"]) == ("embedded", 4, 40)
     assert lines[0].startswith("embedded on ") and "of 40 tokens x 1, 6 tokens each" in lines[0]
-    assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
-    other = {"differing_argmaxes": {"prompts": 1, "first_at": [3]}}
-    assert "is a bug" not in bench.drafts_text(result) and "is a bug" in bench.drafts_text(result | other)
-    assert "is a bug" not in bench.drafts_text(result | other | {"dtype": "bfloat16"})
     assert 0 < result["acceptance_rate"] < 1 < result["mean_tokens_per_round"]
 
 
@@ -76,13 +70,11 @@ def test_a_row_compares_with_transformers():
     }
     found = bench.row("specdemo plain", samples, greedy=True)
     assert (found.ms_per_token, found.tokens_per_second) == (2, 500)
-    assert found.ms_per_token_10_90 == pytest.approx((1.2, 2)) and found.tokens_per_processor_second == 250
-    assert (found.x_plain, found.x_assisted, found.x_specdemo_plain) == (3, 1.5, 1)
+    assert found.tokens_per_processor_second == 250
+    assert (found.x_plain, found.x_assisted) == (3, 1.5)
     assert (found.equal_to_plain, found.differs_at) == ("2 of 3", 1)
     assert bench.differences(samples["specdemo plain"], [sample()] * 3) == [None, None, 1]
     sampled = bench.row("specdemo plain", samples, greedy=False)
     assert sampled.equal_to_plain is sampled.differs_at is None
     del samples["transformers assisted"]
-    rows = [bench.row(name, samples, greedy=True) for name in samples]
-    assert rows[1].x_assisted is None
-    assert rows[2].x_specdemo_plain == 2
+    assert bench.row("specdemo plain", samples, greedy=True).x_assisted is None

@@ -5,7 +5,6 @@ import copy
 import json
 import os
 import shutil
-from contextlib import suppress
 
 import pytest
 import torch
@@ -18,17 +17,13 @@ from transformers import (
     LlamaModel,
     LlamaPreTrainedModel,
 )
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from specdemo import PairError, load_pair
+from specdemo import PairError, Params, generate, load_pair
 from specdemo.errors import LoadError
 from specdemo.loading import checkpoints
-from specdemo.loading.plan import check_depth
-from specdemo.loading.request import resolve
 from tests.checkpoints import change_adapter, change_config, change_tensors, cut_in_half, saved_in
 from tests.heads import save_head, tiny_head
-from tests.sentences import refusal
+from tests.sentences import assert_one_sentence, refusal
 from tests.tiny import random_weights, tiny, tokenizer
 
 ROLES = ("target", "drafter")
@@ -176,15 +171,15 @@ BASE = {  # what was done to a model, and words of what is said of it
     "scales that nothing multiplies": (scaled(torch.float32), "down_proj.weight_scale"),
     "a known method's scales by another name": (scaled(FLOAT8, method="fp8"), "weight_scale"),
     "a config that is cut off": (cut("config.json"), "not a valid JSON"),
-    "a config that is a list": (written("config.json", b"[]"), "name a model_type"),
+    "a config that is a list": (written("config.json", b"[]"), "Unrecognized model"),
     "a config of wrong types": (config_with(hidden_size="many"), "hidden_size"),
     "a config of other shapes": (config_with(intermediate_size=128), "shape"),
     "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights, first"),
     "a config beyond all memory": (config_with(vocab_size=10**10), "GB"),
-    "a config of very many layers": (config_with(num_hidden_layers=10**5), "at most 500, not 100000"),
+    "no head": (another(lambda: LlamaModel(TINY)), "a LlamaModel, lacks 1 weights, first lm_head.weight"),
+    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
     "a weight that is missing": (tensors_with(lambda tensors: tensors.pop(UP)), f"1 weights, first {UP}"),
-    "weights that are not numbers": (tensors_with(not_finite(UP)), f"{UP} holds"),
-    "weights that are cut off": (cut("model.safetensors"), "safetensors file is broken"),
+    "weights that are cut off": (cut("model.safetensors"), "deserializing header"),
     "no weights": (without("*.safetensors"), "model.safetensors"),
     "weights in a folder that is closed": (linked("model.safetensors"), "because of its weights: "),
     "no tokenizer": (without("tok*"), "no tokenizer files"),
@@ -192,14 +187,12 @@ BASE = {  # what was done to a model, and words of what is said of it
     "a tokenizer config that is cut off": (cut("tokenizer_config.json"), "tokenizer: Unterminated string"),
     "an unknown architecture": (config_with(model_type="nonsense"), "nonsense"),
     "a model that writes no text": (written("config.json", b'{"model_type": "vit"}'), "vit"),
-    "its own program": (with_program("config.json", **OWN_MODEL), "--trust-remote-code"),
-    "its words' own program": (with_program("tokenizer_config.json", **OWN_WORDS), "--trust-remote-code"),
+    "its own program": (with_program("config.json", **OWN_MODEL), "its own program code"),
+    "its words' own program": (with_program("tokenizer_config.json", **OWN_WORDS), "its own program code"),
 }
 UNFIT = {  # the same where the files are whole
     "no config": (without("config.json"), "config.json"),
     "GGUF": (as_gguf, "(small-Q4_K_M.gguf)"),
-    "no head": (another(lambda: LlamaModel(TINY)), "LlamaModel"),
-    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
     "a state that cannot be put back": (another(unfit(CAUSAL, "rwkv", attention_hidden_size=32)), "RwkvFor"),
     "a BERT that is no decoder": (another(unfit(CAUSAL, "bert", num_attention_heads=4)), "without one"),
     "a Gemma that embeds texts": (another(unfit(CAUSAL, "gemma3_text", **BOTH_WAYS)), "Gemma3ForCausalLM"),
@@ -213,7 +206,7 @@ OF_ADAPTER = {
     "weights that are not numbers": (tensors_with(not_finite(A), ADAPTER), f"{A} holds"),
     "pickled weights": (pickled, "(adapter_model.bin)"),
     "no weights": (without(ADAPTER), ADAPTER),
-    "weights that are cut off": (cut(ADAPTER), "safetensors file is broken"),
+    "weights that are cut off": (cut(ADAPTER), "deserializing header"),
     "a config that is cut off": (cut("adapter_config.json"), "adapter_config.json"),
     "what a newer peft knows": (adapter_with(use_magic=True), "'use_magic'"),
     "a base of too few layers": (base_with(config_with(num_hidden_layers=3)), "lacks 9 weights, first"),
@@ -258,6 +251,18 @@ def test_a_broken_checkpoint(root, tmp_path, monkeypatch, folder, kind, what, br
     assert not (path / "ran").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ROLES)
+def test_whose_weights_are_not_numbers_is_said_by_the_first_round(root, tmp_path, role):
+    path = shutil.copytree(root / "base", tmp_path / "base")
+    change_tensors(path, not_finite(UP))
+    pair = load_pair(**{"target": root / "base", "drafter": root / "base", role: path})
+    for temperature in (0, 1):
+        with pytest.raises(RuntimeError, match=f"^the {role}'s probabilities are not numbers") as error:
+            generate(pair, "the cat", Params(temperature=temperature))
+        assert_one_sentence(str(error.value))
+
+
 def test_what_needs_a_package_that_is_not_installed_is_refused_before_the_weights_are_read(
     root, tmp_path, monkeypatch
 ):
@@ -270,30 +275,6 @@ def test_what_needs_a_package_that_is_not_installed_is_refused_before_the_weight
         change_config(path, quantization_config={"quant_method": method} | flags.get(method, {}))
         said = refusal(load_pair, target=path, kind=LoadError)
         assert f"by {method}, " in said and f"pip install {' '.join(packages.values())} " in said
-
-
-TOO_DEEP = {  # what a config says, and the field and the number that are refused
-    "num_local_experts must be at most 20,000, not 1000000": {"text_config": {"num_local_experts": 10**6}},
-    "num_blocks must be at most 500, not 20000": {"num_hidden_layers": None, "num_blocks": 20_000},
-    "hybrid_override_pattern must .* 500": {"hybrid_override_pattern": "M" * 10**5},
-    "layers_block_type must .* 500": {"layers_block_type": ["moe"] * 20_000},
-    "attention_types must be at most 500, not 1000000000": {"attention_types": [[["global"], 10**9]]},
-}
-
-
-def test_configs_that_would_take_minutes_are_refused_and_the_usual_ones_are_not():
-    for words, config in TOO_DEEP.items():
-        with pytest.raises(ValueError, match=f"^{words}"):
-            check_depth(config)
-    checked = 0
-    for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        config = None
-        with suppress(Exception):  # some cannot be made without arguments
-            config = CONFIG_MAPPING[name]().to_json_string(use_diff=False)
-        if config is not None:
-            check_depth(json.loads(config))
-            checked += 1
-    assert checked > 100
 
 
 # Requests
@@ -309,7 +290,6 @@ def test_wrong_requests(root, tmp_path):
     model, base, linear = tiny(**SHAPE), root / "base", torch.nn.Linear(2, 2)
     elsewhere, by_role = tiny(**SHAPE).to("meta"), {"target": tokenizer(), "drafter": tokenizer()}
     options = {"device": "cpu", "dtype": "float32", "quantize": "none", "tokenizer": tokenizer()}
-    options["trust_remote_code"] = True
     wrong = [
         *((dict(name="embedded") | one, "pair") for one in (dict(target=model), dict(drafter=model))),
         *((dict(drafter=one), "target must be given") for one in (model, root / "adapter")),
@@ -325,16 +305,11 @@ def test_wrong_requests(root, tmp_path):
         (dict(target=base, dtype="int3"), "dtype"),
         (dict(target=elsewhere), "device must be cpu or cuda, and target "),
         (dict(target=model, drafter=elsewhere), "device must be cpu or cuda, and drafter "),
-        *((dict(trust_remote_code=True) | one, "trust_remote_code") for one in ({}, {"name": "embedded"})),
-        (dict(target="a/b", trust_remote_code="yes"), "trust_remote_code must be true or false, not 'yes'"),
     ]
     del options["tokenizer"]
     wrong += [(dict(target=model) | {name: one}, f"{name} must be left out") for name, one in options.items()]
     for request, words in wrong:
         assert refusal(load_pair, **request).startswith(words), request
-    assert resolve(target="a/b", trust_remote_code=True).key != resolve(target="a/b").key
-    model.model.layers[0].self_attn.k_proj.weight.data[1] = float("inf")
-    assert "k_proj.weight holds" in refusal(load_pair, target=model, kind=LoadError)
 
 
 def test_no_permission(root, monkeypatch):

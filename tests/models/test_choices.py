@@ -14,7 +14,7 @@ from specdemo.drafters.table import BY_METHOD
 from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
-from specdemo.events.choices import METHODS, RULES, Method, Rule
+from specdemo.events.choices import LISTED, METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
 from specdemo.measure.compare import compare
 from specdemo.measure.settings import settings_for
@@ -54,7 +54,8 @@ def coin(p, q, drafted, u_accept, u_next):
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
-    monkeypatch.setitem(METHODS, STUTTER.name, STUTTER)
+    for methods in (LISTED, METHODS):
+        monkeypatch.setitem(methods, STUTTER.name, STUTTER)
     monkeypatch.setitem(BY_METHOD, STUTTER.name, Drafting(lambda given: StutteringDrafter(*given.of_target)))
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
@@ -104,7 +105,7 @@ def test_a_run_and_what_is_told_of_it(pair):
 
 
 def test_the_comparison(pair):
-    *_, last = compare(settings_for([pair], ["stutter", "none"], PARAMS), [PROMPT], repeats=1)
+    *_, last = compare(settings_for([pair], ["stutter", "none"], PARAMS), [PROMPT], 1, 1, False)
     assert {row.name for row in last.rows} == {"stutterer", "target alone"}
     assert "the stutterer" in winner(last.rows).lower()
     race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")

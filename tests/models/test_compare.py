@@ -8,10 +8,10 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.errors import PairError
-from specdemo.events import METHODS
+from specdemo.events import LISTED
 from specdemo.measure.compare import compare, run_in_turns
 from specdemo.measure.settings import settings_for
-from specdemo.measure.table import is_untimed
+from specdemo.measure.table import is_untimed, winner
 from tests.tiny import noisy, tiny
 
 GREEDY = Params(temperature=0, max_new_tokens=60, gamma=3, seed=0)
@@ -32,10 +32,10 @@ def unhurried(monkeypatch):
 
 @pytest.mark.slow
 def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
-    can = [name for name in METHODS if not pair.lacks(name)]
+    can = [name for name in LISTED if not pair.lacks(name)]
     short = replace(GREEDY, max_new_tokens=30, gamma="auto")
-    *_, last = compare(settings_for([pair], can, short), PROMPTS, repeats=1)
-    assert {row.draft_with for row in last.rows} == set(can) == set(METHODS) - {"mtp"}
+    *_, last = compare(settings_for([pair], can, short), PROMPTS, 1, 1, False)
+    assert {row.draft_with for row in last.rows} == set(can) == set(LISTED) - {"mtp"}
     assert [row.texts_equal for row in last.rows] == ["2 of 2"] * len(can)
     speeds = [row.tokens_per_second for row in last.rows if not is_untimed(row)]
     assert speeds == sorted(speeds, reverse=True)
@@ -55,7 +55,7 @@ def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
 def test_it_can_be_stopped_within_a_generation_which_then_does_not_count(pair):
     asked = iter(range(1_000))
     settings = settings_for([pair], ["none"], GREEDY)
-    every = list(compare(settings, PROMPTS, repeats=1, is_stopped=lambda: next(asked) > 49 + 61 + 20))
+    every = list(compare(settings, PROMPTS, 1, 1, False, is_stopped=lambda: next(asked) > 49 + 61 + 20))
     assert [each.done for each in every] == [0, 1], "one generation after the warm-up"
     assert every[-1].rows[0].samples == 1 and not pair.lock.locked()
 
@@ -63,9 +63,9 @@ def test_it_can_be_stopped_within_a_generation_which_then_does_not_count(pair):
 def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
     settings = settings_for([pair], ["none"], GREEDY)
     with pair.lock, pytest.raises(PairError, match="busy"):
-        next(compare(settings, PROMPTS, 1))
+        next(compare(settings, PROMPTS, 1, 1, False))
     with pytest.raises(ValueError, match="prompt must have at most"):
-        next(compare(settings, [[5], [5] * 300], 1))
+        next(compare(settings, [[5], [5] * 300], 1, 1, False))
     assert not pair.lock.locked()
 
 
@@ -111,20 +111,30 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("enough", "passes"), [(1, 1), (2, 2), (3, 5)])
+@pytest.mark.parametrize(("enough", "passes"), [(1, 1), (2, 2), (9, 3)])
 def test_a_prompt_is_written_again_where_its_turns_are_too_few(pair, monkeypatch, enough, passes):
     params = replace(GREEDY, max_new_tokens=24)
     one = len(run_in_turns(pair, PROMPTS[0], params).turns)
-    monkeypatch.setattr("specdemo.measure.compare.FEWEST_TURNS", enough * one)
+    for module in ("compare", "samples"):
+        monkeypatch.setattr(f"specdemo.measure.{module}.FEWEST_TURNS", enough * one)
     settings = settings_for([pair], ["model", "none"], params)
-    *_, last = compare(settings, PROMPTS[:1], repeats=5, in_turns=[1, 2])
+    *_, last = compare(settings, PROMPTS[:1], 3, 1, True)
     assert one and last.repeats == passes and [row.samples for row in last.rows] == [passes, passes]
+    assert last.is_too_short == (enough > passes)
+
+
+def test_a_text_that_is_too_short_for_a_turn_is_written_once_and_has_no_speed_up(pair):
+    params = replace(GREEDY, max_new_tokens=4)
+    *_, last = compare(settings_for([pair], ["model", "none"], params), PROMPTS, 5, 1, True)
+    assert last.repeats == 1 and last.is_too_short
+    assert [row.speedup for row in last.rows if row.draft_with == "model"] == [None]
+    assert "too short" in winner(last.rows)
 
 
 @pytest.mark.slow
 def test_what_is_timed_in_turns_follows_from_each_other(pair, unhurried):
     settings = settings_for([pair], ["model", "none"], replace(GREEDY, max_new_tokens=40))
-    *_, last = compare(settings, PROMPTS, repeats=5, in_turns=[1])
+    *_, last = compare(settings, PROMPTS, 1, 1, True)
     assert last.repeats == 1 and [row.samples for row in last.rows] == [2, 2]
     alone = next(row for row in last.rows if row.draft_with == "none")
     assert alone.speedup == 1 == pytest.approx(alone.plain_rounds_per_round)

@@ -1,5 +1,4 @@
-"""Whole runs over the real capturing code, without a GPU (tests/fake_cuda.py), and what a pair says when its
-GPU is lost."""
+"""Whole runs over the real capturing code, without a GPU (tests/fake_cuda.py)."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from specdemo import Params, Round, generate, load_pair, stream
-from specdemo.errors import LoadError
+from specdemo import Params, Round, load_pair, stream
 from specdemo.loading import read
-from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.block_heads import DFLASH2, tiny_block_head
@@ -27,7 +23,6 @@ from tests.runners import run_by
 from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
-ERROR = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
 llama = tiny("llama")
 near = noisy(llama)
 STORED, OTHER = torch.bfloat16, torch.float32  # of the embedded pair
@@ -38,24 +33,6 @@ def rounds_of(pair, prompt=PROMPT, **params):
     return timeless(
         [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
     )
-
-
-def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch):
-    """The embedded pair's greedy texts in float32."""
-    install(monkeypatch, FakeCuda())
-    texts = []
-
-    def difference(device, write):
-        with monkeypatch.context() as on_cpu:
-            on_cpu.setattr(cuda, "is_cuda", lambda device: False)
-            texts.append(write("cpu"))
-        return "this GPU writes another text"
-
-    monkeypatch.setattr(probe, "gpu_fault", difference)
-    pair = run_by(llama, near, Graphs(Clock()))
-    rounds_of(pair, temperature=0.0)
-    assert "this GPU writes another text" in pair.notes
-    assert [len(text) for text in texts] == [60]
 
 
 def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
@@ -184,49 +161,6 @@ def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(monkeypatch,
     (target, drafter), prompt = embedded_16
     refused = captured_with(monkeypatch, drafter, stale_mask, GREEDY_16, target, prompt).refused
     assert {key[:2] for key in refused} >= {("draft", 4), ("verify", 4)}
-
-
-def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch):
-    pair, on_cpu = load_pair(target=llama, drafter=near), load_pair(target=tiny("llama", seed=7))
-    on_cpu_before = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1)).output_ids
-    touched = []
-    monkeypatch.setattr(pair.runner, "_look", lambda: setattr(pair.runner, "_gpus", {"cuda"}))
-    monkeypatch.setattr(cuda, "_lost", None)
-    monkeypatch.setattr(cuda, "_works", lambda device: touched.append(device))
-
-    def breaks(*_):
-        raise torch.AcceleratorError(ERROR)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("specdemo.engine.step.Verifier.verdict", breaks)
-        run = stream(pair, PROMPT, Params(seed=1))
-        with pytest.raises(cuda.CudaLost) as raised:
-            list(run)
-    sentence = str(raised.value)
-    assert "illegal memory access" in sentence and "restart SpecDemo" in sentence
-    assert run.trace.finish == "error" and run.trace.error == f"CudaLost: {sentence}"
-    assert touched == ["cuda"]
-
-    with pytest.raises(cuda.CudaLost) as raised:  # the pair is loaded, and free
-        generate(pair, PROMPT, Params(seed=1))
-    assert str(raised.value) == sentence and touched == ["cuda"], "without a look at the GPU"
-    again = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1))
-    assert again.output_ids == on_cpu_before
-
-
-def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch):
-    def refuses(*_):
-        raise AssertionError("CUDA was touched")
-
-    monkeypatch.setattr(cuda, "_lost", "it is lost")
-    for name in ("is_available", "device_count", "get_device_properties", "is_bf16_supported"):
-        monkeypatch.setattr(torch.cuda, name, refuses)
-    pool = ModelPool()
-    for device in ("cuda:1", None):
-        with pytest.raises(LoadError, match="^it is lost$"):
-            pool.get(resolve("embedded", device=device))
-    pair = pool.get(resolve("embedded", device="cpu"))
-    assert generate(pair, "Once", Params(max_new_tokens=5)).finish == "length"
 
 
 @pytest.mark.parametrize("dtype", [STORED, OTHER], ids=str)

@@ -7,14 +7,11 @@ import shutil
 import threading
 import time
 from concurrent.futures import Future
-from email.utils import formatdate
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
-from huggingface_hub import HfApi, constants, file_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import constants, file_download
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
@@ -172,7 +169,7 @@ def test_a_revision_is_another_model(hub):
     assert (main.info.target, other.info.target) == ("own/target", name)
     moved = other.target.lm_head.weight - main.target.lm_head.weight
     assert torch.allclose(moved, torch.ones_like(moved))
-    assert said_of(pool, PairError, target="own/target@v3").endswith(" own/target@v3")
+    assert "no model own/target@v3 " in said_of(pool, PairError, target="own/target@v3")
     hub.silent = True
     assert torch.equal(load_pair(target=name).target.lm_head.weight, other.target.lm_head.weight)
     assert torch.equal(load_pair(target="own/target").target.lm_head.weight, main.target.lm_head.weight)
@@ -267,7 +264,7 @@ def test_two_downloads_go_on_at_once_and_one_that_nobody_wants_by_its_turn_never
 
 REFUSALS = {  # how the hub refuses, and the message's key or what is told of it
     (403, "GatedRepo"): "gated",
-    (403, "", "Access to this resource is disabled."): "hub_disabled",
+    (403, "", "Access to this resource is disabled."): "hub_denied",
     (401, "RepoNotFound"): None,
     (404, ""): None,
     (401, ""): "hub_denied",
@@ -283,7 +280,7 @@ def test_what_the_hub_does_not_give(hub, monkeypatch, reason, place):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's attempts
     hub.refused = {f"target{place}": reason[:2]}
-    hub.asks = {"X-Error-Message": reason[2]} if reason[2:] else {"Retry-After": "9" * 5000}
+    hub.asks = {"X-Error-Message": reason[2]} if reason[2:] else {}
     with pytest.raises(PairError) as error:
         ModelPool().get(resolve(target="own/target"))
     told = message_of(error.value)
@@ -303,57 +300,6 @@ def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
             ModelPool().get(resolve(**request))
     said = said_of(ModelPool(), PairError, target="model")
     assert said.startswith("target: ") and said.endswith(f"{variable} is set")
-
-
-WAITS = {  # how the hub asks to wait 7 s
-    "seconds": (429, {"Retry-After": "7"}),
-    "limit": (429, {"RateLimit": '"api";r=0;t=7'}),
-    "date": (429, {}),
-    "fault": (503, {"Retry-After": "7"}),
-}
-
-
-@pytest.mark.parametrize(
-    ("way", "place"), [*((way, "") for way in WAITS), ("seconds", "/resolve/main/model.safetensors")]
-)
-def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, place):
-    (status, asks), waited, told = WAITS[way], [], []
-
-    def sleep(seconds):
-        waited.append(seconds)
-        hub.refused = {}
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    hub.refused = {f"target{place}": (status, "")}
-    hub.asks = asks or {"Retry-After": formatdate(time.time() + 7, usegmt=True)}
-    assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
-    assert 0 < sum(waited) <= 8 and any(words.key == "hub_asks_time" for words in told)
-    assert way == "date" or sum(waited) == pytest.approx(7, abs=1), "by a clock, it is less meanwhile"
-    hub.refused = {"other": (status, "")}
-    with fetch.patience(), pytest.raises(HfHubHTTPError):
-        HfApi().model_info("own/other")  # as a model's own code may, and catch this
-
-
-@pytest.mark.parametrize("place", ["", "/resolve/main/model.safetensors"])
-@pytest.mark.parametrize("asked", ["3600", "9" * 10, "Fri, 31 Dec 2399 23:59:59 GMT"])
-def test_a_hub_that_asks_to_wait_too_long_is_not_waited_for(hub, monkeypatch, place, asked):
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    hub.refused, hub.asks = {f"target{place}": (429, "")}, {"Retry-After": asked}
-    for pool in (ModelPool(seconds=SOON), ModelPool()):
-        with refused("hub_asks_too_long", kind=LoadError):
-            pool.get(resolve(target="own/target"))
-    assert not waited
-
-
-def test_all_waits_of_a_load_have_one_time_and_the_same_one_is_shown_once(hub, monkeypatch, capsys):
-    slept, hub.asks, hub.refused = [], {"Retry-After": "700"}, {"target": (429, "")}
-    hub.before_file = lambda file, write: hub.refused.update(target=(429, ""))
-    monkeypatch.setattr(fetch, "time", clock := Mock(monotonic=lambda: sum(slept)))
-    clock.sleep.side_effect = lambda seconds: slept.append(seconds) or hub.refused.clear()
-    with refused("hub_asks_too_long", kind=LoadError, seconds="700"):
-        load_pair(target="own/target")
-    assert slept == [700, 700] and capsys.readouterr().err.count("wait 700 s") == 1
 
 
 def test_a_gated_model_without_a_token_is_refused_before_any_request(hub, monkeypatch):

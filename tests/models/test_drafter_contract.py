@@ -18,7 +18,7 @@ from specdemo.drafters.configs import LAYER_CONFIG
 from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.draft import DraftLength
 from specdemo.errors import LoadError
-from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.events import DRAFTER_KINDS, LISTED
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import Clock
@@ -107,7 +107,7 @@ def sampled(name, **changes):
 def test_each_kind_and_each_method_has_a_row():
     assert all(ROWS[kind].says and ROWS[kind].save for kind in DRAFTER_KINDS)
     assert {*OF_TREES} == {name for name, kind in DRAFTER_KINDS.items() if kind.drafts_trees}
-    assert METHODS.keys() - ROWS.keys() == {"none"} and all(ROWS[name].says for name in ("mtp", "early-exit"))
+    assert LISTED.keys() - ROWS.keys() == {"none"} and all(ROWS[name].says for name in ("mtp", "early-exit"))
 
 
 # It agrees
@@ -146,7 +146,6 @@ def test_prompts_of_any_length(name, monkeypatch):
     feature of a token before the last one."""
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 7)
     monkeypatch.setattr(specdemo.drafters.heads, "HEAD_PREFILL_CHUNK", 5)
-    monkeypatch.setattr(specdemo.drafters.mtp, "MTP_PREFILL_CHUNK", 5)
     for length in (1, 2, 4, 30):
         prompt = (PROMPT * 6)[:length]
         trace = generate(pair_of(name, 12), prompt, sampled(name, max_new_tokens=9), measure=False)
@@ -216,7 +215,9 @@ def test_greedy_text_is_the_target_s_and_a_seed_gives_the_same_rounds_again(name
     for how in [*hows, dict(tree=TREE)] if name in OF_TREES else hows:
         params = Params(draft_with=ROWS[name].method, temperature=0, max_new_tokens=NEW, **how)
         trace = generate(pair, PROMPT, params, measure=False)
-        assert trace.output_ids == expected and (trace.stats.made or not ROWS[name].says)
+        assert trace.output_ids == expected and (
+            trace.stats.drafted or "confidence" in how or not ROWS[name].says
+        )
     first, second = (generate(pair, PROMPT, sampled(name), measure=False).rounds for _ in range(2))
     assert ids_of(first) == ids_of(second)
 
@@ -370,7 +371,6 @@ UNFIT = {  # of which kind, how the target differs that it was made for, the dra
     "hidden states": ("peagle", OF_HEADS, {}, ("64", "32")),
     "a vocabulary": ("dflash", dict(vocab_size=90), {}, ("90 tokens", "96")),
     "layers": ("dspark", {}, dict(layer_ids=(0, 9)), ("layers 0, 9",)),
-    "embeddings": ("eagle3", {}, dict(hidden_size=48, own_embeddings=False), ("its own", "48", "32")),
     "the assistant's hidden states": ("assistant", {}, dict(backbone=64), ("64", "32")),
     "the assistant's vocabulary": ("assistant", {}, dict(vocab_size=95), ("95", "96")),
     "key heads": ("assistant", {}, dict(num_key_value_heads=1), ("sliding_attention", "1", "2")),
@@ -395,7 +395,7 @@ def test_what_a_target_cannot_have_as_a_drafter_is_refused(tmp_path):
     assistant = ROWS["assistant"].save[0](gemma4_assistant(gemma4()), tmp_path / "assistant", tmp_path)
     assert "gemma4_text" in refusal(load_pair, target=llama, drafter=assistant)
     eagle = save_eagle_head(tiny_eagle_head(norm), tmp_path / "eagle", norm)
-    assert "not known of a GPT2LMHeadModel" in refusal(load_pair, target=norm, drafter=eagle)
+    assert "its last norm is not found" in refusal(load_pair, target=norm, drafter=eagle)
     pard = with_other_words(parallel(tiny(vocab_size=304)), tmp_path / "pard", tmp_path)
     target = saved_in(tmp_path / "target", llama)
     pair = load_pair(target=target)
@@ -435,7 +435,6 @@ def cut(file):
 
 UP, OF_LAYERS = "layers.0.mlp.up_proj.weight", "eagle_aux_hidden_state_layer_ids"
 SLIDING = ["sliding_attention"]
-ROTATED = dict(rope_type="default", rope_theta=1e4)
 BROKEN = [  # of which kind, in which format, what is done to it, and what must be named
     ("eagle3", 0, config(speculators_model_type="mtp"), "speculators_model_type"),
     ("eagle3", 0, config(transformer_layer_config=None), "transformer_layer_config"),
@@ -447,44 +446,32 @@ BROKEN = [  # of which kind, in which format, what is done to it, and what must 
     ("eagle3", 0, layer(num_attention_heads=0), "num_attention_heads"),
     ("eagle3", 0, layer(num_hidden_layers=65), "num_hidden_layers"),
     ("eagle3", 0, layer(layer_types=["chunked_attention"]), "layer_types"),
-    ("eagle3", 0, layer(layer_types=SLIDING * 2), "transformer_layer_config.layer_types must have"),
     ("eagle3", 0, layer(layer_types=SLIDING, sliding_window=None), "sliding_window"),
-    ("eagle3", 0, layer(rope_parameters=ROTATED | dict(rope_type="spiral")), "rope_parameters"),
-    ("eagle3", 0, layer(rope_parameters=ROTATED | dict(partial_rotary_factor=0.1)), "partial_rotary_factor"),
+    ("eagle3", 0, layer(rope_parameters=dict(rope_type="spiral", rope_theta=1e4)), "rope_parameters"),
     ("eagle3", 0, tensor(UP), UP),
     ("eagle3", 0, tensor("norm.weight", torch.full((32,), torch.nan)), "norm.weight"),
     ("eagle3", 0, tensor("fc.weight", torch.zeros(32, 64, dtype=torch.float8_e4m3fn)), "float8_e4m3fn"),
-    ("eagle3", 0, tensor("fc.weight_scale", torch.ones(1)), "fc.weight_scale, which its config.json"),
+    ("eagle3", 0, tensor("fc.weight_scale", torch.ones(1)), "fc.weight_scale"),
     ("eagle3", 0, cut("model.safetensors"), "safetensors"),
     ("eagle3", 0, cut("config.json"), "config"),
-    ("eagle3", 1, tensor("midlayer.mlp.up_proj.weight"), "midlayer.mlp.up_proj.weight"),
-    ("eagle3", 1, config(pard_token=7), "P-EAGLE"),
+    ("eagle3", 1, tensor("midlayer.mlp.up_proj.weight"), UP),
     ("eagle", 0, config(bias=False), "fc.bias"),
-    ("eagle", 0, config(model={}), "not in model"),
     ("eagle", 0, config(qkv_bias=1), "qkv_bias"),
     ("eagle", 0, config(intermediate_size=32), "shape"),
-    ("dflash", 0, config(mask_token_id=None), "mask_token_id must be a whole number, a token's id"),
+    ("dflash", 0, config(mask_token_id=None), "mask_token_id: Input should be a valid integer, not None"),
     ("dflash", 0, config(mask_token_id=304), "mask_token_id must be a whole number from 0 to 303"),
     ("dflash", 0, config(aux_hidden_state_layer_ids=None), "aux_hidden_state_layer_ids"),
     ("dflash", 0, config(block_size=1), "block_size"),
-    ("dflash", 0, config(target_hidden_size=128), "target_hidden_size"),
     ("dflash", 0, config(draft_vocab_size=400), "draft_vocab_size must be at most vocab_size, 304"),
     ("dflash", 0, layer(model_type="llama"), "qwen3"),
     ("dflash", 0, layer(model_type=["qwen3"]), "model_type"),
     ("dflash", 0, layer(layer_types=SLIDING * 2, sliding_window=4), "use_sliding_window"),
-    ("dflash", 0, layer(rms_norm_eps=-1.0), "rms_norm_eps"),
-    ("dflash", 0, layer(hidden_act="nope"), "hidden_act"),
-    ("dflash", 0, layer(rope_parameters={"rope_theta": 0}), "rope_theta"),
-    ("dflash", 0, layer(max_position_embeddings=0), "max_position_embeddings"),
-    ("dflash", 1, config(dflash_config=[1]), "dflash_config"),
     ("dflash", 1, config(output_multiplier="2"), "output_multiplier"),
     ("dflash2", 0, config(draft_vocab_size=96), "draft_vocab_size"),
     ("dflash2", 0, config(block_size=1), "block_size must be at least 2"),
-    ("dflash2", 0, config(conv_group_size=24), "conv_group_size"),
     ("dflash2", 0, config(conv_kernel_size=6), "conv_kernel_size"),
     ("dflash2", 0, config(selector_top_k=305), "selector_top_k"),
     ("dspark", 0, config(markov_head_type="hidden"), "markov_head_type"),
-    ("dspark", 0, config(markov_rank=0), "markov_rank"),
     *(("pard", 0, config(pard_token=mask), "pard_token") for mask in (-1, 304, "7", True)),
 ]
 

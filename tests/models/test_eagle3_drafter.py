@@ -16,8 +16,6 @@ SOME = [token for token in range(48) if token % 3]
 TWO = ["sliding_attention", "full_attention"]
 HALF = dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)
 YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0)
-LONG = dict(rope_type="longrope", rope_theta=10_000.0, original_max_position_embeddings=9, factor=8.0)
-LONG |= dict(short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[2.0, 5.0, 9.0, 16.0])
 EAGLE3, PEAGLE, EAGLE = (
     (tiny_head, eagle3_says),
     (tiny_head, softmaxed(parallel_logits)),
@@ -32,7 +30,6 @@ OPTIONS = {
     "two layers": (*EAGLE3, dict(layers=2, shape=dict(sliding_window=4, layer_types=TWO))),
     "half of the channels rotated": (*EAGLE3, dict(layers=3, shape=dict(rope_parameters=HALF))),
     "dynamic": (*EAGLE3, dict(context=30, shape=dict(rope_parameters=YARN | dict(rope_type="dynamic")))),
-    "longrope": (*EAGLE3, dict(layers=2, shape=dict(rope_parameters=LONG))),
     "parallel": (*PEAGLE, dict(mask_token_id=7, draft_ids=SOME, norm_before_fc=True)),
     "parallel, two layers": (*PEAGLE, dict(mask_token_id=7, layers=2, own_embeddings=False)),
     "eagle, two layers": (*EAGLE, dict(fc_bias=False, layers=2)),

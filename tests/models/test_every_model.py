@@ -19,15 +19,13 @@ NEW = 16  # with the prompt well beyond the sliding window
 
 # Why a model is refused, and which are.
 REASONS = {
-    "it keeps its recurrent state outside of": "rwkv xlstm",
-    "it keeps its recurrent state in a cache of its own": "minimax",
     "its cache has layers of type": "axk2 deepseek_v32 deepseek_v4 glm_moe_dsa hy_v4",
-    "it takes no cache": "openai-gpt xlm xlnet",
+    "it takes no cache": "openai-gpt rwkv xlm xlnet",
     # Their positions depend on padding tokens, which a text may have; dory loops over copies of its cache.
     "its predictions with a cache differ from those without one": """
         camembert data2vec-text dory recurrent_gemma roberta roberta-prelayernorm
         xlm-roberta xlm-roberta-xl xmod""",
-    "its forward fails": "cpmant prophetnet",
+    "its forward fails": "cpmant minimax prophetnet xlstm",
 }
 REFUSED = {name: reason for reason, names in REASONS.items() for name in names.split()}
 NO_EARLY_EXIT = ("hrm_text", "longcat_flash")  # their layers are not one list of modules

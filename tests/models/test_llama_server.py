@@ -46,11 +46,6 @@ def test_a_greedy_run_is_this_engines_and_its_rounds_add_up_to_what_the_server_c
     theirs = generate(pair, prompt, GREEDY)
     own = same_as_here(theirs, ours, prompt, GREEDY)
     assert theirs.text == own.text and theirs.finish == "length" and len(own.output_ids) == 60
-    drafted, counted = theirs.stats.drafted, theirs.stats.server
-    assert (counted.drafted, counted.alone) == (drafted, True) and counted.decode_ms > 0
-    cut = theirs.rounds[-1]
-    more = counted.accepted - theirs.stats.accepted  # accepted behind the end of the text
-    assert 0 <= more <= sum(token.fate == "discarded" for token in cut.draft)
     for one in theirs.rounds[1:-1]:
         fates = [token.fate for token in one.draft]
         accepted = len(one.emitted) - 1

@@ -18,13 +18,11 @@ from specdemo.events import ByModel
 from specdemo.loading.load import plan
 from specdemo.loading.read import read_model
 from specdemo.loading.request import Part, dtype_name, resolve
-from specdemo.runtime import weights
 from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
-from specdemo.runtime.weights import held_bytes, stored, weights_address
+from specdemo.runtime.weights import held_bytes, weights_address
 from tests.checkpoints import change_config, change_tensors, saved_in
 from tests.heads import save_head, tiny_head
-from tests.small import small_model
 from tests.tiny import WIDE, greedy, shorter, tiny, tokenizer
 
 # 4 ids of padding; large enough for int4's groups of weights
@@ -165,11 +163,7 @@ def test_quantised_weights_are_looked_at_as_they_are_stored(never_dequantised, k
     model = tiny(**WIDE).bfloat16()
     quantize(model, weights=kind, exclude="lm_head")
     freeze(model)
-    assert weights.not_finite(model) is None and held_bytes(model) and weights_address(model)
-    parts = stored(model.model.layers[1].mlp.up_proj.weight)
-    with torch.no_grad():
-        next(part for part in parts if part.dtype == torch.bfloat16).view(-1)[3] = torch.nan
-    assert weights.not_finite(model) == "model.layers.1.mlp.up_proj.weight"
+    assert held_bytes(model) and weights_address(model)
 
 
 @pytest.mark.parametrize("kind", ["int4", "int2"])
@@ -206,24 +200,6 @@ def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
     assert not pair.limits and pair.bytes_held.target < 0.6 * held_bytes(model)
     assert plan(resolve(**how)).sizes == pytest.approx((pair.bytes_held.target,) * 2, rel=0.01)
     assert trace_of(pair).stats.accepted
-
-
-@pytest.mark.slow
-def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
-    """The experts of a mixture are not in linear layers."""
-    saved_in(tmp_path, small_model("qwen3_moe"))
-    how = dict(target=tmp_path, drafter=tmp_path, quantize={"target": "int8"})
-    pair = load_pair(**how)
-    weights = dict(pair.target.named_parameters())
-    share = sum(one.numel() for one in weights.values() if isinstance(one, QTensor))
-    share /= sum(one.numel() for one in weights.values())
-    assert 0 < share < 0.5
-    assert plan(resolve(**how)).sizes[0] == pytest.approx(pair.bytes_held.target, rel=0.01)
-    (note,) = pair.limits
-    told = {"given": "int8", "share": f"{100 * share:.0f}", "name": "model.layers.0.mlp.experts.gate_up_proj"}
-    assert note.key == "little_quantised" and told.items() <= note.values.items()
-    pair.detach()
-    assert [*pair.limits] == [note]
 
 
 # Models in memory
@@ -306,10 +282,10 @@ def test_a_drafter_with_another_tokenizer_is_read_anew_too():
         words.add_tokens(["the cat"])
     trace = trace_of(pair, temperature=0.8, seed=1, repetition_penalty=1.1)
     assert trace.stats.drafted and trace.prompt_ids[0] == 294
-    assert max(theirs for _, theirs in pair.other_tokenizer.shared) < 200
+    assert max(pair.other_tokenizer.shared.values()) < 200
     drafter.resize_token_embeddings(320)
     assert trace_of(pair).stats.drafted
-    assert (294, len(theirs) - 1) in pair.other_tokenizer.shared
+    assert pair.other_tokenizer.shared[294] == len(theirs) - 1
 
 
 def test_scales_of_a_method_that_is_known_are_used(saved, broken):

@@ -16,12 +16,11 @@ import specdemo.drafters.mtp
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters.mtp import CachedMtp, own_modules
 from specdemo.drafters.table import BY_METHOD
-from specdemo.loading.load import plan
-from specdemo.loading.request import resolve
 from specdemo.measure.settings import settings_for
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.checkpoints import MTP_KINDS, change_tensors, model_with_mtp, with_tokenizer
 from tests.drafters import PROMPT, drawn_as_said, formula_of, layers_of_kind, loaded, with_mtp
+from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.tiny import tiny
 
@@ -37,13 +36,13 @@ OTHERS = [kind for kind in MTP_KINDS if kind not in (*LINE, "mellum")]
 
 @cache
 def pair_of(kind, **changes):
-    return load_pair(target=loaded(with_mtp(kind, **changes)))
+    return with_head(loaded(with_mtp(kind, **changes)), None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*LINE, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)])
-def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
-    """After rejections of every length. Four tokens are drafted by one or two layers."""
+def test_what_the_first_layer_says_is_the_formula_s(kind):
+    """After rejections of every length, and whether others stand beside it or not."""
     params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=4, max_new_tokens=40, seed=1)
     pair = pair_of(kind)
     trace = generate(pair, PROMPT, params, measure=False)
@@ -52,9 +51,8 @@ def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["deepseek_v3", "mellum"])
-def test_what_the_layers_say_is_what_transformers_own_say(kind):
-    """Loaded and run by transformers alone: one token for each layer. The text is longer than Mellum's
-    sliding window."""
+def test_what_the_layer_says_is_what_transformers_own_says(kind):
+    """Loaded and run by transformers alone: a token. The text is longer than Mellum's sliding window."""
     pair, count = pair_of(kind), layers_of_kind(kind)
     target = loaded(with_mtp(kind))
     depth = target.config.num_hidden_layers
@@ -69,17 +67,13 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
     @torch.no_grad()
     def says(ids, drafted):
         hidden = target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1]
-        store, said = MtpCache(config=target.config.get_mtp_config()), []
-        text, n = torch.tensor([[*ids, *drafted]]), len(ids)
-        for layer in range(len(drafted)):
-            at = torch.arange(1 + layer, n + layer)[None]
-            hidden = theirs.forward_layer(layer, hidden, at, store, input_ids=text[:, 1 + layer : n + layer])
-            said.append(softmax(theirs._project_to_logits(hidden[0, -1]).double(), -1))
-        return torch.stack(said)
+        store, at = MtpCache(config=target.config.get_mtp_config()), torch.arange(1, len(ids))[None]
+        hidden = theirs.forward_layer(0, hidden, at, store, input_ids=torch.tensor([ids[1:]]))
+        return softmax(theirs._project_to_logits(hidden[0, -1:]).double(), -1)
 
-    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=count, max_new_tokens=40, seed=1)
+    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=1, max_new_tokens=40, seed=1)
     trace = generate(pair, PROMPT, params, measure=False)
-    assert set(drawn_as_said(says, PROMPT, trace)) == set(range(count + 1))
+    assert set(drawn_as_said(says, PROMPT, trace)) == {0, 1}
 
 
 def test_of_a_layer_s_experts_a_token_costs_those_that_it_goes_through():
@@ -90,27 +84,26 @@ def test_of_a_layer_s_experts_a_token_costs_those_that_it_goes_through():
     chosen = target.config.num_experts_per_tok / target.config.n_routed_experts
     assert experts and chosen < 1
     read = sum(one.numel() for one in own.values()) - sum(experts) * (1 - chosen)
-    read = read / len(layers.layers) + target.lm_head.weight.numel()
-    expected = 4 * read / weight_bytes(target)
+    expected = 4 * (read + target.lm_head.weight.numel()) / weight_bytes(target)
     assert BY_METHOD["mtp"].cost(pair, Params()).token == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.slow
 def test_they_are_loaded_with_the_target_and_counted(tmp_path):
-    """The plan before loading, and the bytes held after it."""
+    """And a target in memory has none."""
     model_with_mtp(tmp_path, "deepseek_v3", 2, vocab_size=300)
     folder = with_tokenizer(tmp_path)
     bare = tiny_copy(folder)
-    pair, planned, without = load_pair(target=folder), plan(resolve(target=folder)), load_pair(target=bare)
+    pair, without = load_pair(target=folder), load_pair(target=bare)
     more = pair.bytes_held.target - without.bytes_held.target
-    [size] = planned.sizes
-    assert size == pytest.approx(pair.bytes_held.target, abs=200)
-    assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
+    first = [tensor for name, tensor in tensors_of(folder).items() if ".layers.2." in name]
+    assert more == sum(4 * tensor.numel() for tensor in first)
     assert 0 < BY_METHOD["mtp"].cost(pair, Params()).token < 1
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError, match="^methods .*mtp"):
         settings_for([without], ["mtp"], Params())
+    assert "in memory" in why_not(load_pair(target=pair.target))
 
 
 def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
@@ -125,8 +118,7 @@ def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
     }
     tensors["model.visual.blocks.0.norm1.weight"] = torch.ones(4)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    pair, [size] = load_pair(target=folder), plan(resolve(target=folder)).sizes
-    assert size == pytest.approx(pair.bytes_held.target, abs=200)
+    pair = load_pair(target=folder)
     assert generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=9, seed=0)).stats.drafted
 
 
@@ -152,11 +144,10 @@ def tiny_copy(folder):
 
 NORM, SCALE = "model.layers.2.enorm.weight", "model.layers.2.eh_proj.weight_scale"
 WRONG = {
-    "a tensor is missing": (NORM, lambda norm: None, "enorm"),
+    "a tensor is missing": (NORM, lambda norm: None, "missing"),
     "a tensor has another shape": (NORM, lambda norm: torch.ones(31), "shapes"),
     "numbers need a scale": (NORM, lambda norm: norm.to(torch.float8_e4m3fn), "quantised"),
     "a scale is beside them": (SCALE, lambda norm: torch.ones(1), "quantised"),
-    "a value is not finite": (NORM, lambda norm: norm * torch.nan, "finite"),
 }
 
 
@@ -164,7 +155,7 @@ WRONG = {
 def test_layers_that_cannot_be_used_are_refused_and_the_pair_goes_on(name, change, word, tmp_path):
     folder = with_mtp("deepseek_v3")
     folder = rewritten(folder, tmp_path / "broken", {name: change(tensors_of(folder)[NORM])})
-    pair = load_pair(target=loaded(folder))
+    pair = with_head(loaded(folder), None)
     said = why_not(pair)
     assert word in said and str(tmp_path) not in said
     assert pair.lacks("mtp") and pair.bytes_held.target == held_bytes(pair.target)
@@ -185,9 +176,9 @@ def test_layers_of_a_kind_that_is_not_known(tmp_path):
     target = tiny(vocab_size=12)
     target.save_pretrained(tmp_path)
     change_tensors(tmp_path, lambda one: one.update({"mtp.layers.0.input_layernorm.weight": torch.ones(32)}))
-    assert "llama" in why_not(load_pair(target=loaded(tmp_path)))
+    assert "llama" in why_not(with_head(loaded(tmp_path), None))
 
 
 def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
     monkeypatch.setattr(CachedMtp, "hidden", lambda self, start, end: self.reads.at(torch.arange(start, end)))
-    assert "with a cache" in why_not(load_pair(target=loaded(with_mtp("deepseek_v3"))))
+    assert "with a cache" in why_not(with_head(loaded(with_mtp("deepseek_v3")), None))

@@ -26,7 +26,7 @@ TOOL = {
     },
 }
 READ = {"qwen3": [{"enable_thinking": False}, {"enable_thinking": True}, {"tools": [TOOL]}]}
-MARKS = {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "end"}
+MARKS = {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "tool call"}
 MARKS = {"qwen3": MARKS | {"<|im_end|>": "end"}}
 CONVERSATIONS = (
     [{"role": "user", "content": "Is it cold — 寒い?"}],
@@ -60,7 +60,6 @@ def test_a_prompt_is_what_the_published_template_makes_of_it(packages: Path, fam
     tokenizer = tokenizer_of(packages, family)
     target = tiny(vocab_size=len(tokenizer), max_position_embeddings=2048)
     pair = load_pair(target=target, tokenizer=tokenizer)
-    assert pair.template_arguments() == tuple(sorted({name for one in READ.get(family, []) for name in one}))
     marks = {mark.text: mark.role for mark in pair.marks}
     assert marks == MARKS.get(family, {}) and all(
         tokenizer.decode([one.id]) == one.text for one in pair.marks
@@ -76,7 +75,7 @@ def test_a_prompt_is_what_the_published_template_makes_of_it(packages: Path, fam
     # To think is what Qwen3's template asks for without being told.
     assert len(seen) == {"qwen3": 6, "llama3_1": 2, "gemma3": 2}[family]
     unknown = Params(draft_with="none", chat=True, chat_template_kwargs={"reasoning_effort": "low"})
-    with pytest.raises(ValueError, match="^chat_template_kwargs must (have only|not have 'reason)"):
+    with pytest.raises(ValueError, match="^chat_template_kwargs must have only names"):
         stream(pair, turns, unknown)
 
 
@@ -87,7 +86,7 @@ def text_of(tokenizer, ids):
 @pytest.mark.long
 @pytest.mark.parametrize("ours, theirs", [*zip((*FAMILIES, *OTHERS), (*OTHERS, *FAMILIES), strict=True)])
 def test_one_drafts_for_another(packages: Path, ours: str, theirs: str):
-    """Greedily through text, and sampled over the tokens that both have, special ones, too."""
+    """Over the tokens that both have, special ones, too."""
     words = {"target": tokenizer_of(packages, ours), "drafter": tokenizer_of(packages, theirs)}
     models = {role: tiny(vocab_size=len(one), seed=len(role)) for role, one in words.items()}
     pair = load_pair(**models, tokenizer=words)

@@ -23,7 +23,8 @@ from specdemo.drafters.mtp import CachedMtp, MtpModel, as_mtp_owner
 from specdemo.drafters.table import make_drafter
 from specdemo.drafters.text import JoinedDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import DRAFTER_KINDS, METHODS, Params
+from specdemo.engine.tree import tree_of
+from specdemo.events import DRAFTER_KINDS, LISTED, Params
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graph, Graphs
@@ -96,7 +97,7 @@ def check_rounds(models: Callable, params: Params) -> None:
         drafting = drafting_with(lm, drafter, params)
         graphs, sampler = Checked(Clock()), Sampler(params, len(TEXT))
         run_drafting = graphs if drafting is None or drafting.is_captured else CheckedSteps()
-        limits = dict(context=1000, drafter_context=1000)
+        limits = dict(context=1000, drafter_context=1000, tree=tree_of(params) if params.tree else None)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
         drafts = make_drafter(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
@@ -173,7 +174,7 @@ def with_mtp():
         config = small_config(Glm4MoeConfig, 2)
         config.vocab_size = WIDE
         target = AutoModelForCausalLM.from_config(config).eval()
-        return target, CachedMtp(MtpModel(as_mtp_owner(target, 1), 1).eval(), target)
+        return target, CachedMtp(MtpModel(as_mtp_owner(target), 1).eval(), target)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -182,7 +183,7 @@ def alone():
     return tiny(vocab_size=WIDE), None
 
 
-# A row of METHODS (of which all that copy from the text do the same), or of DRAFTER_KINDS: the models, and
+# A row of LISTED (of which all that copy from the text do the same), or of DRAFTER_KINDS: the models, and
 # what Params say.
 DRAFTERS = {
     "lookup": (alone, dict(draft_with="lookup")),
@@ -220,5 +221,5 @@ def test_steps_find_all_on_the_gpu_and_look_at_no_numbers(name, changes):
 
 
 def test_no_way_of_drafting_is_left_out():
-    copying = {name for name, one in METHODS.items() if one.manner == "copy" and "+" not in name}
-    assert DRAFTERS.keys() - copying == (METHODS.keys() | DRAFTER_KINDS.keys()) - copying
+    copying = {name for name, one in LISTED.items() if one.manner == "copy" and "+" not in name}
+    assert DRAFTERS.keys() - copying == (LISTED.keys() | DRAFTER_KINDS.keys()) - copying

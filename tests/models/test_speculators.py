@@ -98,13 +98,6 @@ def test_a_verifier_s_name_that_is_no_name(saved, tmp_path, monkeypatch):
     assert refusal(load_pair, drafter=head).startswith("target: ")
 
 
-def test_a_head_does_not_choose_whose_program_code_is_run(saved):
-    given = {"drafter": str(saved / "head"), "trust_remote_code": True}
-    for said in (refusal(load_pair, **given), refusal(Models, given)):
-        assert said.startswith("trust_remote_code: give the target, too")
-    assert Models(given | {"target": str(saved / "target")}).default_request.parts[0].code
-
-
 def test_a_head_is_no_target_and_is_not_quantised(saved):
     said = refusal(load_pair, target=saved / "head")
     assert said.startswith("target: ") and "is a head" in said
@@ -134,10 +127,7 @@ def test_it_drafts_with_the_embeddings_of_a_quantised_target_which_are_not_count
 def test_the_page_takes_a_head_alone(saved, expected):
     models = Models({"name": None, "target": None, "drafter": str(saved / "head"), "device": "cpu"})
     assert models.default == f"{saved / 'target'} + {saved / 'head'}"
-    computed = models.needs(Choice())
-    pair = models.get(Choice())
-    assert_runs(pair, expected)
-    assert computed.drafter_bytes == pytest.approx(pair.bytes_held.drafter, abs=200)
+    assert_runs(models.get(Choice()), expected)
 
 
 # What the formats say
@@ -164,11 +154,6 @@ def test_pickled_heads_are_refused_for_that(saved, shared, tmp_path, name):
     assert said.startswith(f"drafter: {folder} ") and "pytorch_model.bin" in said
 
 
-OTHER_HEADS = [
-    ({"model_type": "mlp_speculator"}, "MLP speculator"),
-    ({"architectures": ["MedusaModel"], "model_type": "medusa"}, "Medusa"),
-    ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
-]
 NO_HEADS = [
     {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},
     {"architectures": "Eagle3", "model_type": None},
@@ -177,11 +162,7 @@ NO_HEADS = [
 ]
 
 
-def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(saved, shared, tmp_path):
-    for config, kind in OTHER_HEADS:
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        said = refusal(shared.attach, tmp_path, kind=LoadError)
-        assert said.startswith(f"drafter: {tmp_path} ") and f" {kind} " in said and " and DFlash 2" in said
+def test_other_models_are_no_heads(saved, tmp_path):
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert not describes_head(tmp_path)
@@ -228,16 +209,13 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
     for own, masks in (
         ({}, (RowMask(4), WHOLE_BLOCK)),
         ({"is_causal": False}, (RowMask(4, later=True), WHOLE_BLOCK)),
-        ({"is_causal": True, "sliding_window_non_causal": 1}, (RowMask(4), RowMask())),
+        ({"is_causal": True, "sliding_window_non_causal": True}, (RowMask(4), RowMask())),
     ):
         change_config(folder, **own)
         assert read_speculator(folder)[1].masks == masks
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other")
-    change_config(folder, sliding_window_non_causal=None)
     assert read_speculator(folder)[1].masks == (WHOLE_BLOCK,) * 2, "no layer slides"
     change_config(folder, "transformer_layer_config", **MIXED, sliding_window=4)
-    with pytest.raises(ValueError, match="non_causal must be true or false"):
-        read_speculator(folder)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
         assert read_speculator(folder)[1].masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
@@ -287,7 +265,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     pair = load_pair(target=saved / "target", drafter=saved / "head")
     target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
     assert_runs(pair, expected)
-    monkeypatch.delattr("specdemo.loading.pair.device_name")  # a GPU that is lost may tell none
+    monkeypatch.delattr("specdemo.loading.pair.device_name")  # a GPU that has failed may tell none
     pair.detach()
     gc.collect()
     assert held() is None and pair.drafter is None and pair.target is target

@@ -1,10 +1,8 @@
 """The trace: a round trip through JSON loses nothing, and a file that is no trace is rejected in one sentence
 that says where."""
 
-import errno
 import json
 import math
-import os
 import random
 import struct
 from dataclasses import replace
@@ -13,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
+from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started
 from specdemo.events.trace import SCHEMA, NotATrace
 from tests.models.test_exact_stream import tiny_llama
 
@@ -55,7 +53,7 @@ def any_trace(seed, rounds=5):
     how = {"temperature": dice.random(), "top_p": 1 - dice.random(), "min_p": dice.random()}
     params = Params(seed=2**53 - 1, stop=("\n\n", "é"), **how)
     trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)))
-    trace.stats = metrics.after_prefill(trace.stats, 1, number())
+    trace.stats = replace(trace.stats, target_forwards=1, prefill_ms=number())
     for index in range(rounds):
         u = dice.random()
         accepted = Judged(4, text(), *ps(), u, number(), "accepted", top())
@@ -131,9 +129,9 @@ def test_the_keys_are_those_of_the_schema():
     first, pair = data["rounds"][0], data["pair"]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "marks opened grammar_from date": data,
-        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
-        "fed_again target_forwards experts_read": first,
+        "marks date": data,
+        "index draft next emitted draft_ms verify_ms gamma ended_by arrival_ms drafts_told "
+        "fed_again target_forwards": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
         "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
         "name target drafter device device_name dtype quantize server drafter_kind longest_draft": pair,
@@ -158,11 +156,6 @@ def changed(path, value):
     return json.dumps(data)
 
 
-def two_of(column):
-    """Two alternatives that add up to more than 1 in this column."""
-    return [[token_id, "", *(0.501 if at == column else 0.3 for at in range(4))] for token_id in (8, 9)]
-
-
 # Where a value of a good trace is replaced, by what, and the place that is named; "" for the same.
 WRONG = [
     ("schema", "specdemo.trace/2", ""),
@@ -176,8 +169,7 @@ WRONG = [
     ("rounds 3 draft 1 id", True, ""),
     ("rounds 3 draft 1 fate", "ignored", ""),
     ("rounds 3 draft 0 top 2", [1, "a", 0.5], ""),
-    ("rounds 3 next u", None, ""),
-    ("rounds 3 next id", None, ""),
+    ("rounds 3 next id", None, "rounds.3.emitted"),
     ("rounds 3 emitted 0", None, "rounds.3.emitted"),
     # The types are right, but it cannot be a run.
     ("prompt_ids 1", -1, "prompt_ids"),
@@ -187,24 +179,13 @@ WRONG = [
     ("rounds 3 draft 1 p", 1.5, "rounds.3.draft.1"),
     ("rounds 3 draft 1 distance", 1.5, "rounds.3.draft.1"),
     ("rounds 3 draft 0 top 2 4", 1.797e308, "rounds.3.draft.0"),
-    *(("rounds 3 draft 0 top", two_of(column), "rounds.3.draft.0") for column in range(4)),
-    ("rounds 3 next top", two_of(0), "rounds.3.next"),
-    ("rounds 3 draft 0 top", [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
-    ("rounds 3 draft 0 u", None, "rounds.3.draft.0"),
-    ("rounds 3 kept block", 4, "rounds.3.kept"),
     ("rounds 3 next raw_p", -1e-9, "rounds.3.next"),
     ("rounds 3 verify_ms", 1e300, "rounds.3"),
-    ("rounds 3 made", 1, ""),
     ("rounds 3 fed_again", -1, ""),
     ("rounds 3 target_forwards", 0, ""),
-    ("rounds 3 experts_read", {"check": 1.5, "row": 2.0}, ""),
-    ("rounds 3 experts_read", {"check": 2.0, "row": -1.0}, ""),
     ("output_ids 0", 8, "output_ids"),
-    ("stats made", 1, "stats"),
+    ("stats accepted", 1, "stats"),
     ("stats tokens_per_second", 1e300, "stats"),
-    ("stats target_step_ms", None, "stats"),
-    ("stats speedup_interval", [1.4, 1.2], ""),
-    ("stats target_step_spread", [3.0, 2.0], ""),
 ]
 
 
@@ -215,7 +196,7 @@ def test_what_is_wrong_is_named():
 
 def test_a_server_may_leave_out_the_ids_of_what_a_round_added_but_not_how_many():
     served = json.loads(any_trace(1).to_json())
-    server = dict.fromkeys(("version", "method", "gamma", "parallel"))
+    server = dict.fromkeys(("version", "method", "gamma"))
     served["pair"]["server"] = server | {"address": "http://a:1", "software": "vLLM", "model": "m"}
     served["rounds"][3]["emitted"] = served["output_ids"][6:8] = [None, None]
     assert Trace.from_json(json.dumps(served)).output_ids == served["output_ids"]
@@ -260,38 +241,17 @@ def test_what_is_no_trace_at_all(tmp_path):
 def test_an_older_file_can_lack_what_came_later_and_have_fields_of_params_that_are_gone_but_no_rule():
     older = json.loads(any_trace(1).to_json())
     older["params"] |= {"relaxed_top_k": 10, "synthetic_acceptance": 0.8}
+    older |= {"opened": {"segments": ["thinking"]}, "grammar_from": 3}
+    older["stats"]["made"] = older["rounds"][0]["made"] = 4
     assert Trace.from_json(json.dumps(older)).params == any_trace(1).params
-    later = [(older, "opened grammar_from date"), (older["params"], "lenience draft_temperature")]
+    later = [(older, "date"), (older["params"], "lenience draft_temperature")]
     later.append((older["pair"], "drafter_kind longest_draft"))
-    later += [(one, "made arrival_ms fed_again experts_read") for one in older["rounds"]]
+    later += [(one, "arrival_ms fed_again") for one in older["rounds"]]
     for part, keys in later:
         for key in keys.split():
             del part[key]
     assert Trace.from_json(json.dumps(older)) == any_trace(1)
-    rejected(changed("params rule", "fly"), "rule can no longer be fly: it must be one of speculative, block")
-
-
-def test_a_trace_that_cannot_be_saved_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    file = tmp_path / "trace.json"
-    any_trace(1).save(file)
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError):
-        any_trace(2).save(file)
-    assert [*tmp_path.iterdir()] == [file] and Trace.load(file) == any_trace(1)
-
-
-def test_a_saved_trace_keeps_what_its_file_was(tmp_path):
-    """Its permissions, and a link to it."""
-    file, link = tmp_path / "trace.json", tmp_path / "link.json"
-    file.touch()
-    file.chmod(0o600)
-    link.symlink_to(file)
-    any_trace(1).save(link)
-    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o600 and Trace.load(file) == any_trace(1)
+    rejected(changed("params rule", "fly"), "rule must be one of speculative, block")
 
 
 def rejected(text, named=""):

@@ -76,7 +76,7 @@ def check_product(rows, outputs, inputs, dtype, bias=True):
     expected = exact(x, *layer)
     assert_exact(triton_kernels.few_rows_product(x, *layer), expected, dtype)
     stream = randn(rows, outputs, dtype=dtype, seed=2)
-    added = triton_kernels.add_few_rows_product(there := stream.clone(), x, *layer)
+    added = triton_kernels.few_rows_product(x, *layer, onto=(there := stream.clone()))
     assert added.data_ptr() == there.data_ptr()
     assert_exact(there, stream.double() + expected, dtype)
 
@@ -100,7 +100,7 @@ def test_one_row_or_two_with_a_weight_that_is_not_quantised(outputs, inputs, dty
     assert_exact(both, expected, **how)
     assert torch.equal(both[:1], triton_kernels.few_rows_product(x[:1], weight, None, None))
     assert_exact(triton_kernels.few_rows_product(x, weight, None, bias), expected + bias.double(), **how)
-    triton_kernels.add_few_rows_product(there := stream.clone(), x, weight, None, bias)
+    triton_kernels.few_rows_product(x, weight, None, bias, onto=(there := stream.clone()))
     assert_exact(there, stream.double() + expected + bias.double(), **how)
 
 
@@ -218,7 +218,7 @@ def after_parts(cached):
 
 def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
     own = triton_kernels.normed
-    monkeypatch.setattr(triton_kernels, "normed", lambda *given: 1.1 * own(*given))
+    monkeypatch.setattr(triton_kernels, "normed", lambda *given, **onto: 1.1 * own(*given, **onto))
     target = tiny().to(DEVICE)
     lying = with_cache(tiny_head(target).to(DEVICE), target)
     lying.begin_run(static=True)
@@ -306,8 +306,8 @@ def test_kernels_that_fail_or_predict_otherwise_are_not_used(monkeypatch, fault)
 def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
     product = triton_kernels.few_rows_product
 
-    def wrong(x, *layer):
-        return product(x, *layer) * (1.5 if len(x) == MOST_BY_TRITON else 1.0)
+    def wrong(x, *layer, **onto):
+        return product(x, *layer, **onto) * (1.5 if len(x) == MOST_BY_TRITON else 1.0)
 
     monkeypatch.setattr(triton_kernels, "few_rows_product", wrong)
     lm = static_on(quantised(tiny()))
@@ -428,7 +428,7 @@ def test_norms(size, dtype):
     assert_exact(triton_kernels.normed(x, weight, 1e-6), expected, dtype)
     stream = randn(3, size, dtype=dtype, seed=3)
     there = stream.clone()
-    triton_kernels.add_normed(there, x, weight, 1e-6)
+    triton_kernels.normed(x, weight, 1e-6, onto=there)
     assert_exact(there, stream.double() + expected, dtype)
 
 
@@ -437,9 +437,9 @@ def test_nothing_is_read_or_written_beyond_the_rows():
     layer = int8_layer(17, 65, torch.float32)
     around, x = torch.full((7, 17), 3.0, device=DEVICE), torch.full((7, 65), float("nan"), device=DEVICE)
     x[1:4] = randn(3, 65)
-    triton_kernels.add_few_rows_product(around[1:4], x[1:4], *layer)
+    triton_kernels.few_rows_product(x[1:4], *layer, onto=around[1:4])
     assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
-    triton_kernels.add_few_rows_product(around[5:6], x[1:2], randn(17, 65), None, None)
+    triton_kernels.few_rows_product(x[1:2], randn(17, 65), None, None, onto=around[5:6])
     assert (around[[0, 4, 6]] == 3).all() and (around[5] != 3).any() and not around.isnan().any()
 
 

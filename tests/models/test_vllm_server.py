@@ -58,7 +58,7 @@ def server(request, python, tmp_path_factory):
     of = request.cls
     drafting = of.drafting and {"num_speculative_tokens": GAMMA, **of.drafting}
     log = tmp_path_factory.mktemp("log") / f"{of.name}.txt"
-    with serving(python, log, drafting, *of.options, variables=of.variables) as address:
+    with serving(python, log, drafting, *of.options) as address:
         yield Server(load_pair(server=address, server_key=of.key), address, of.key)
 
 
@@ -68,7 +68,6 @@ class OfEachServer:
     name: str
     drafting: dict[str, Any] | None = None
     options: tuple[str, ...] = ()
-    variables: dict[str, str] = {}
     key: str | None = None
     gamma, method = GAMMA, None
 
@@ -89,17 +88,7 @@ class OfEachServer:
         raws = [token.raw_p for token in tokens_told if token.raw_p is not None]
         assert raws == pytest.approx(expected, abs=1e-3)
         assert Trace.from_json(theirs.to_json()).to_json() == theirs.to_json()
-        self.check_counts(theirs)
         self.check_fates(theirs)
-
-    def check_counts(self, trace):
-        """The server counts a text's last round before it is cut."""
-        counted, rounds = trace.stats.server, len(trace.rounds) - 1
-        accepted = sum(len(one.emitted) - 1 for one in trace.rounds[1:])
-        assert counted.alone and 0 < accepted <= counted.accepted <= accepted + GAMMA
-        assert counted.accepted == sum(counted.accepted_by_place)
-        assert (counted.drafts, counted.drafted) == (rounds, GAMMA * rounds)
-        assert counted.total_ms > counted.decode_ms > 0 and counted.network_ms >= 0
 
     def check_fates(self, trace):
         for one in trace.rounds[1:-1]:
@@ -117,7 +106,6 @@ class OfEachServer:
             same = replace(same, max_new_tokens=12)
         theirs, own = generate(server.pair, prompt, params), generate(ours, prompt, same, measure=False)
         assert (theirs.text, theirs.output_ids, theirs.finish) == (own.text, own.output_ids, own.finish)
-        assert theirs.stats.server.alone
 
     def test_the_server_sends_what_is_recorded(self, server):
         fresh = recorded.record(server.pair, server.key, BALL)
@@ -149,20 +137,15 @@ class TestDraftModel(OfEachServer):
             assert time.monotonic() < until
             time.sleep(0.1)
         assert server.metric(GENERATED) < before + 200
-        assert generate(server.pair, OPENING, replace(GREEDY, max_new_tokens=8)).stats.server.alone
+        assert generate(server.pair, OPENING, replace(GREEDY, max_new_tokens=8)).finish == "length"
 
 
 class TestTargetAlone(OfEachServer):
     name = "target"
     gamma, method = 0, "none"
 
-    def check_counts(self, trace):
-        counted = trace.stats.server
-        assert counted.alone and counted.accepted_by_place == ()
-        assert counted.drafts is counted.drafted is counted.accepted is None
-        assert trace.stats.accepted == trace.stats.drafted == 0
-
     def check_fates(self, trace):
+        assert trace.stats.accepted == trace.stats.drafted == 0
         assert {(one.draft, one.next.source, one.drafts_told) for one in trace.rounds} == {
             ((), "sampled", True)
         }
@@ -181,11 +164,9 @@ class TestEagle3(OfEachServer):
     drafting = {"method": "eagle3", "model": str(PAIR / "eagle3")}
     key = "a-secret-key"
     options = (
-        *("--per-request-spec-decode-metrics", "detailed", "--enable-per-request-metrics"),
+        *("--per-request-spec-decode-metrics", "detailed"),
         *("--api-key", key),
     )
-    variables = {"VLLM_SERVER_DEV_MODE": "1"}
-    method = "eagle3"
 
     @pytest.mark.parametrize("key", [None, "another-key"])
     def test_a_wrong_key_and_none_are_told_in_a_sentence(self, server, key):

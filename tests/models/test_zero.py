@@ -92,7 +92,9 @@ def test_a_run_can_be_closed_by_any_thread_or_dropped_and_frees_the_pair(pair):
         if count == 3:
             with pytest.raises(PairError, match="busy"):
                 zero.start_run(pair, PROMPT, PARAMS)
-            threading.Thread(target=run.close).start()
+            closing = threading.Thread(target=run.close)
+            closing.start()
+    closing.join()
     assert run.trace.finish == "cancelled" and 3 <= len(run.trace.rounds) < 100
     run = zero.start_run(pair, PROMPT, PARAMS)
     next(run)

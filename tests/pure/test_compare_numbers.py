@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo.drafters.table import drafting_by
-from specdemo.events import ByModel, PairInfo, Params, Round
-from specdemo.events.metrics import fresh
+from specdemo.events import ByModel, PairInfo, Params, Round, Stats
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.compare import Text, result_of, rows_of
 from specdemo.measure.settings import Setting, settings_for
-from specdemo.measure.table import MethodRow, csv_of, methods_text, spoken_of, winner
+from specdemo.measure.table import MethodRow, csv_of, methods_text, winner
 
 GREEDY = Params(temperature=0)
 
@@ -39,7 +38,7 @@ TOKENS = 32
 def sample(ms_per_token=1.0, ids=(1, 2, 3, 4), rounds=16, **counts) -> Text:
     """Of 32 tokens, a quarter of whose time is drafting."""
     ms = TOKENS * ms_per_token
-    stats = replace(fresh(), tokens=TOKENS, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
+    stats = replace(Stats(), tokens=TOKENS, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
     each = (1,) * (TOKENS // rounds)
     made = [Round(at, (), None, each, ms / rounds / 4, 3 * ms / rounds / 4) for at in range(rounds)]
     return Text(SimpleNamespace(stats=stats, output_ids=list(ids), rounds=made))
@@ -52,7 +51,7 @@ def test_the_figures_of_a_row_follow_from_each_other():
         sample(4.35, drafted=32, accepted=8, rejected=16),
         sample(4.25, drafted=40, accepted=24),
     ]
-    first, last = rows_of([setting("none"), setting("model")], {"none": plain, "model": drafted})
+    first, last = rows_of([setting("none"), setting("model")], {"none": plain, "model": drafted}, False)
     assert (first.name, first.draft_with, first.gamma, first.samples) == ("model", "model", 4, 3)
     assert (first.drafted_per_round, first.accepted_per_round) == (120 / 48, 48 / 48)
     assert first.tokens_per_round == 96 / 48 and first.acceptance_rate == 48 / 72
@@ -74,7 +73,7 @@ def test_greedy_texts_are_compared_with_those_of_the_target_alone_and_sampled_on
     samples = {"none": [sample(), sample(ids=[5, 6, 7, 8])], "lookup": [sample(), sample(ids=[5, 6, 7, 9])]}
     for temperature, expected in ((0, "1 of 2"), (0.5, None)):
         both = [setting("none"), setting("lookup", replace(GREEDY, temperature=temperature))]
-        equal = {row.name: row.texts_equal for row in rows_of(both, samples)}
+        equal = {row.name: row.texts_equal for row in rows_of(both, samples, False)}
         assert equal == {"none": "2 of 2", "lookup": expected}
 
 
@@ -84,22 +83,22 @@ def test_what_is_not_sure_has_no_speedup():
     trace = unsteady.trace
     trace.rounds = [replace(one, verify_ms=0.5 + 40 * (one.index % 8 == 0)) for one in trace.rounds]
     samples = {"none": [sample(8, rounds=32)], "model": [sample(4)], "lookup": [unsteady]}
-    rows = rows_of([setting(name) for name in samples], samples)
+    rows = rows_of([setting(name) for name in samples], samples, False)
     assert [row.name for row in rows] == ["model", "none", "lookup"], "fastest first, and it comes last"
     low, high = rows[-1].speedup_interval
     assert high > 1.6 * low and rows[-1].tokens_per_round == 2
     assert rows[-1].speedup is rows[-1].plain_rounds_per_round is None
     del samples["none"]
-    for row in rows_of([setting(name) for name in samples], samples):
+    for row in rows_of([setting(name) for name in samples], samples, False):
         assert row.speedup is row.speedup_interval is row.texts_equal is row.plain_rounds_per_round is None
 
 
 def test_rows_of_an_unfinished_comparison_are_over_the_same_prompts():
     settings = [setting("lookup"), setting("none")]
-    assert rows_of(settings, {"lookup": [], "none": []}) == []
-    (only,) = rows_of(settings, {"lookup": [sample(2)], "none": []})
+    assert rows_of(settings, {"lookup": [], "none": []}, False) == []
+    (only,) = rows_of(settings, {"lookup": [sample(2)], "none": []}, False)
     assert only.name == "lookup" and only.speedup is None, "the first turn shows what it has"
-    rows = rows_of(settings, {"lookup": [sample(2), sample(100)], "none": [sample(4)]})
+    rows = rows_of(settings, {"lookup": [sample(2), sample(100)], "none": [sample(4)]}, False)
     found = [(row.samples, row.tokens_per_second, row.speedup) for row in rows]
     assert found == [(1, pytest.approx(500), pytest.approx(2)), (1, pytest.approx(250), 1)]
 
@@ -129,7 +128,7 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
 def rows_at(**ms_per_token: float) -> list[MethodRow]:
     """Of methods that take so long, and vary by a tenth."""
     samples = {name: [sample(ms * each) for each in (0.95, 1.0, 1.05)] for name, ms in ms_per_token.items()}
-    return rows_of([setting(name) for name in ms_per_token], samples)
+    return rows_of([setting(name) for name in ms_per_token], samples, False)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def rows_at(**ms_per_token: float) -> list[MethodRow]:
 def test_who_wins_is_said_by_the_tables_numbers_and_never_surer_than_they_are(ms, named, said, unsaid):
     rows = rows_at(**ms)
     assert said in winner(rows) and unsaid not in winner(rows)
-    assert {*named} <= {row.name for row in spoken_of(rows)} and named[0] in winner(rows).lower()
+    assert all(name in winner(rows).lower() for name in named)
 
 
 def test_a_file_has_every_value_unrounded_and_the_table_a_line_for_each():

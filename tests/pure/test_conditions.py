@@ -1,21 +1,14 @@
-"""What a measurement and a run must share for their figures to stand in one chart, and how long a measurement
-will take."""
+"""What a measurement and a run must share for their figures to stand in one chart."""
 
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from specdemo.events import ByModel, PairInfo, Params
-from specdemo.events.speedup import estimates
 from specdemo.events.trace import SCHEMA, Trace
-from specdemo.measure.table import WARM_UP_TOKENS
-from specdemo.ui.view.feed import conditions_of, seconds, setting
+from specdemo.ui.view.feed import conditions_of, setting
 
 INFO = PairInfo(
     "toy", "target", "org/some/drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
 )
-RECORDED = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
 
 def conditions(info: PairInfo = INFO, prompt_ids: tuple[int, ...] = (1, 2), **params) -> str:
@@ -47,15 +40,3 @@ def test_what_only_one_method_or_rule_uses_counts_with_it():
     lookup, lenient = {"draft_with": "lookup"}, {"rule": "lenient"}
     assert conditions(**lookup, ngram=5) != conditions(**lookup)
     assert conditions(**lenient, lenience=0.1) != conditions(**lenient)
-
-
-def test_a_race_takes_two_runs_after_two_warm_ups_and_what_is_not_known_takes_no_time():
-    trace = Trace.load(RECORDED)
-    found, stats = estimates(trace.rounds, trace.stats), trace.stats
-    both_ms = 2 * stats.prefill_ms + stats.run_ms + stats.tokens * stats.target_step_ms
-    warm_up = WARM_UP_TOKENS / stats.tokens
-    assert warm_up < 1 and seconds(trace, found)["race"] == pytest.approx((1 + warm_up) * both_ms / 1000)
-    assert set(seconds(trace, [])) == {"race", "compare", "set"}
-    assert seconds(replace(trace, stats=replace(stats, rounds=0)), found) == {}
-    older = replace(trace, pair=replace(trace.pair, drafter_kind="medusa"))
-    assert seconds(older, found)["compare"] < seconds(trace, found)["compare"], "it is asked for no trees"

@@ -351,28 +351,6 @@ def test_only_the_runtime_waits_for_a_device_frees_its_memory_or_pins_memory():
             assert file.parent == PACKAGE / "runtime", file
 
 
-def test_an_error_after_which_nothing_works_is_a_lost_gpu_which_is_not_touched_again(fake):
-    fake.broken = True
-    with pytest.raises(cuda.CudaLost, match="misaligned address.*restart SpecDemo"):
-        cuda.raise_if_lost(torch.AcceleratorError("CUDA error: misaligned address\nCUDA kernel ..."), CPU)
-    fake.log.clear()
-    cuda.free_cache("cuda")
-    with pytest.raises(cuda.CudaLost):
-        cuda.check_not_lost()
-    with pytest.raises(cuda.CudaLost):
-        cuda.raise_if_lost(RuntimeError("anything that followed"), "cuda")
-    assert not fake.log
-
-
-def test_other_errors_lose_nothing(fake):
-    """After one of CUDA's the GPU may still work, and what is not CUDA's own is not looked into."""
-    cuda.raise_if_lost(torch.AcceleratorError("CUDA error: too many resources requested"), CPU)
-    fake.broken = True
-    cuda.raise_if_lost(RuntimeError("the target's probabilities are not numbers (NaN)"), CPU)
-    cuda.check_not_lost()
-    assert cuda.lost() is None
-
-
 def test_a_cpu_never_touches_cuda(monkeypatch):
     def refuses(*_, **__):
         raise AssertionError("CUDA was touched")

@@ -21,7 +21,6 @@ from specdemo.ui.view import feed as feed_module
 from specdemo.ui.view.feed import RunFeed, outcome, tokens_of
 from specdemo.ui.view.kept import json_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
-from specdemo.ui.view.wire import Update
 
 INFO = PairInfo(
     "toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
@@ -59,7 +58,7 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     return trace
 
 
-def tokens(update: Update) -> list[dict]:
+def tokens(update: dict) -> list[dict]:
     return [token for one in update["rounds"] for token in tokens_of(one)]
 
 
@@ -67,7 +66,7 @@ def fate(token: dict) -> str:
     return token["source"] if "source" in token else token["fate"]
 
 
-def output(update: Update) -> str:
+def output(update: dict) -> str:
     return "".join(token["text"] for token in tokens(update) if fate(token) not in HIDEABLE)
 
 
@@ -186,8 +185,9 @@ def test_speed_ups_follow_from_the_other_numbers_and_what_is_not_known_is_a_dash
     assert numbers["target_forwards"] == numbers["rounds"] == "16" and numbers["acceptance_rate"] == "75%"
     rows = {one["gamma"]: one for one in outcome(record)["estimates"]}
     own, stats = rows[record.params.gamma], record.stats
-    measured = (stats.mean_tokens_per_round, stats.speedup, stats.speedup_interval)
-    assert (own["seen_tokens"], own["seen_speedup"], own["seen_interval"]) == measured, "the run's own length"
+    measured = [stats.mean_tokens_per_round, stats.speedup, *stats.speedup_interval]
+    estimated = [own["tokens"], own["speedup"], *own["interval"]]
+    assert estimated == pytest.approx(measured), "the run's own length"
     wide = replace(record.stats, speedup_interval=(1.6, 2.9))
     record.stats = claimed(wide)
     assert Trace.from_json(replace(record, stats=wide).to_json()).stats == record.stats, "of an older file"

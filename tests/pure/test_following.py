@@ -31,10 +31,12 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting, measure
-from specdemo.ui.view.kept import KeptRun
+from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.kept import kept_run
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
 from tests.played import played
+from tests.pure.test_browser_types import check_message
 from tests.pure.test_feed import ROUNDS, output, trace
 from tests.sentences import refused
 
@@ -44,7 +46,6 @@ PAIR = SimpleNamespace(
     warming_up=None,
     info=trace().pair,
     bytes_held=SimpleNamespace(target=1e6, drafter=0),
-    bytes_copied=SimpleNamespace(target=0, drafter=0),
 )
 
 
@@ -96,6 +97,7 @@ def measured(models, queue, request, is_enough=lambda message, ticket: False) ->
         async with aclosing(measure(models, ticket, request, "name")) as reports:
             async for message in reports:
                 told.append(json.loads(json.dumps(message, allow_nan=False)))
+                check_message({"measurement": told[-1]}, "PageMessage")
                 if is_enough(told[-1], ticket):
                     break
         return told
@@ -216,7 +218,7 @@ def bounded(**limits) -> Board:
 
 
 def put(board: Board, size: int, address: str):
-    kept = KeptRun({"en": b"m" * (size - 1)}, b"", b"", b"t", "x.json", None)
+    kept = replace(kept_run(RunFeed(trace())), trace=b"t" * size, prompt=b"")
     one = Followed(board.limits, address, kept=kept)
     board.put(one)
     return one
@@ -314,7 +316,7 @@ async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_a
         assert answer.headers["content-disposition"] == f'attachment; filename="specdemo-seed-7.{kind}"'
     kept = re.search(r'id="kept-run">([\w+/=]*)</script>', html.text)
     of_file, of_page = json.loads(gzip.decompress(b64decode(kept[1]))), whole.json()
-    of_page["update"]["whose"] = f"Recorded run: {of_page['update']['whose']}"
+    of_page["update"] |= {"whose": f"Recorded run: {of_page['update']['whose']}", "recorded": True}
     assert of_file == of_page, "on another machine and day it is a recorded run"
     assert whole.headers["content-encoding"] == "gzip" and not told.run.readers
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from functools import partial
 from inspect import Parameter
+from math import inf, nan
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
@@ -83,8 +84,7 @@ def posted(path, body) -> tuple[int, str]:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     status, _, said, got = asked("POST", path, text, headers=JSON)
     assert len(got) == (status == 200 and path in (TOOLS, TRACES))
-    told = said.decode() if status == 200 or path == ASK else json.loads(said)["detail"]
-    return status, "" if status == 200 else told
+    return status, "" if status == 200 else json.loads(said)["detail"]
 
 
 def nested(depth: int) -> bytes:
@@ -94,8 +94,7 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"\xff{}", b'{"prompt": NaN}', b'{"prompt": 1e999}', b'{"prompt": ' + b"1" * 5000 + b"}"),
-        *(b"[1]", nested(DEPTH), b"[" * 500_000),
+        *(b"\xff{}", b'{"prompt": ' + b"1" * 5000 + b"}", b"[1]", nested(DEPTH), b"[" * 500_000),
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused_in_a_sentence(body):
@@ -126,12 +125,12 @@ LET_IN = [
 REFUSED = [
     (ASK, asks(controls={"prompt": 5}), "Prompt must be text, not 5"),
     (ASK, asks(controls={"pair": "third"}), 'Pair must be one of embedded, other, not "third"'),
-    *[(ASK, asks(controls={"top_k": one}), "Top-k must be") for one in (True, 10**400, [], FILE)],
+    *[(ASK, asks(controls={"top_k": one}), "Top-k must be") for one in (True, 10**400, nan, inf, [], FILE)],
     (ASK, asks(controls={"chat": 1}), "Chat template must be"),
     *[(ASK, asks() | {"controls": one}, "controls must be an object") for one in (None, [], "x")],
-    *[(ASK, asks(asked=one), "asked must be an object") for one in (None, [GUESS], "run", 1)],
+    *[(ASK, asks(asked=one), "asked must be an object") for one in (None, [GUESS], "run", nan)],
     *[(ASK, asks(session=one), "session") for one in (None, 5, "", "a b", "x" * 65)],
-    *[(ASK, one, "The body must be") for one in (b"\xff", b"[1]", b"[" * 50_000, b'{"asked": NaN}')],
+    *[(ASK, one, "The body must be") for one in (b"\xff", b"[1]", b"[" * 50_000)],
     *[(JOIN, event(data=one), "data must") for one in ([], ["Once", 1], None, {"0": 1})],
     *[(JOIN, event(session_hash=one), "session_hash") for one in (None, 5, "", "a b", "x" * 65, "a\n")],
     (JOIN, event(fn_index=True), "fn_index"),
@@ -244,7 +243,6 @@ def test_a_body_is_limited_by_what_it_announces_what_comes_and_its_time(
     answered, told, _, got = asked("POST", path, limits=HOSTED, headers=headers, parts=parts)
     assert answered == status and got == ([(b"", b"".join(parts))] if status == 200 else [])
     assert status != 408 or told[b"connection"] == b"close"
-    assert status == 200 or (b"text/plain" in told[b"content-type"]) == (path in (ASK, TRACES)), "pages"
 
 
 def test_who_may_show_the_page_in_a_frame():

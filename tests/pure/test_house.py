@@ -34,11 +34,11 @@ ROOMS_OF_UI = {  # and what each may import from
 }
 TORCH_FREE = """
 specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.metrics specdemo.events.trace
-specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
+specdemo.events.thoughts specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.kept specdemo.ui.view.settings specdemo.ui.view.texts
-specdemo.ui.view.wire specdemo.ui.runs.limits specdemo.ui.runs.queue
+specdemo.ui.runs.limits specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.

@@ -34,7 +34,7 @@ PAGE = "http://localhost:7860/"
         ("", "http://[::1", "de", "de"),
         ("lang=%ff%00", "\x00?lang=", "de", "de"),
         ("", "", "fr, de-CH;q=0.7, en;q=0.3", "de"),
-        ("", "", ";;,,q=1;de", "en"),
+        ("", "", ";;,,q=1;de, d", "en"),
         ("a&" * 20_000, "", "de," * 5_000, "de"),
     ],
 )
@@ -70,7 +70,7 @@ def routes(*runs: Followed) -> TestClient:
 
 
 def opened_trace() -> Followed:
-    _, kept = opened(trace(*ROUNDS).to_json().encode(), "x")
+    kept = opened(trace(*ROUNDS).to_json().encode(), "x", lambda trace: (None, {}))
     return Followed(LOCAL, name="x", kept=kept)
 
 

@@ -124,12 +124,10 @@ def test_the_line_of_an_address_is_bounded_and_says_when_to_ask_again():
     engine.queue.latest.extend([2.2, 4.4])
     first = engine.hold()
     crowd = [engine.ask(f"school/{number}") for number in range(4)]
-    with refused("busy_address", kind=Refused, own="4", seconds=4):
-        engine.ask("school/5")
-    engine.ask("other/page")
-    with refused("busy_address", kind=Refused, seconds=7):  # two addresses have turns before there is room
-        engine.ask("school/5")
-    assert engine.queue.waiting == 5
+    more = engine.ask("school/5")
+    with refused("gave_up", kind=Refused, seconds=4):
+        more.done.result(0)
+    assert engine.queue.waiting == 4
     engine.serve(first, *crowd)
     wait_until(lambda: engine.queue.running is None)
     assert engine.queue.lines == {}, "nothing is kept of those who have been served"
@@ -143,8 +141,7 @@ def test_in_a_full_line_the_last_of_the_longest_line_gives_way_to_another_addres
     late = engine.ask("late/page")
     sent_away(crowd[-1], key="gave_up")
     more = [engine.ask(f"{name}/page") for name in ("later", "latest")]
-    with refused("busy", kind=Refused, all="6"):
-        engine.ask("too late/page")  # each address has one by now
+    sent_away(engine.ask("too late/page"), key="gave_up")  # each address has one by now
     served = engine.serve(first, crowd[0], *others, late, *more)
     assert len(served) == 6 and "school/1" not in served
 

@@ -57,17 +57,13 @@ def test_what_are_no_messages(text):
         read_link(urlencode({"prompt": "x", "messages": text}), PAIRS)
 
 
-FIGURE = "figure_of=0.3&figure_p=0.5,0.5&figure_u=0.25&figure_mistakes=from_p,told&figure_top_k=2"
-TRIALS = "tab=trials&trials_mistake=told&trials_guesses=2"
-
-
 def test_what_an_address_leaves_out_is_as_in_the_api():
     assert asked(read_link("?prompt=Once", PAIRS)) == Params()
     assert not {"pair", "prompt"} & read_link("gamma=2", PAIRS).values.keys()
 
 
 @pytest.mark.parametrize(
-    "query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api", "tab=figure&" + FIGURE, TRIALS]
+    "query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api", "tab=figure", "trace=warm&digest=0"]
 )
 def test_an_address_without_settings_changes_no_control(query):
     link = read_link(query, PAIRS)
@@ -78,11 +74,8 @@ def test_an_address_without_settings_changes_no_control(query):
     "query",
     [
         *("gamma=99", "temperature=nan", "seed=" + "9" * 5000, "chat=maybe", "stop=", "pair=nobody"),
-        *("json_schema=3", "run=yes", "token=1", "tab=x", "guess=yes", "figure_of=1"),
-        *("trials_mistake=pair", "trials_guesses=3", "figure_mistakes=told,x", "figure_p=0.5,0.5"),
-        *("figure_q=nan,0,0,0,0,1", "figure_q=0.5,0.4&figure_of=1.0", "figure_u=1", "figure_u=0.1,0.2"),
-        *("figure_top_k=1.5", "figure_temperature=nan", "grammar=b&regex=a"),
-        *("digest=1&trace=first", "hall=&guess=1", "chat_template_kwargs=[1]&chat=true"),
+        *("json_schema=3", "run=yes", "token=1", "tab=x", "guess=yes", "grammar=b&regex=a"),
+        *("hall=&guess=1", "chat_template_kwargs=[1]&chat=true"),
     ],
 )
 def test_what_is_wrong_is_refused_in_a_sentence_about_it(query):

@@ -33,10 +33,7 @@ def test_each_round_has_its_drafts_and_the_sums_are_the_servers():
         trace = generate(pair, "Once upon a time", SHORT)
     end = recorded("draft", "llama-cpp")["events"][-1]["timings"]
     assert (len(trace.output_ids), trace.finish) == (end["predicted_n"], "length")
-    counted = trace.stats.server
-    assert trace.stats.drafted == counted.drafted == end["draft_n"] > 0
-    assert (counted.accepted, counted.drafts) == (end["draft_n_accepted"], len(trace.rounds) - 1)
-    assert (counted.prefill_ms, counted.decode_ms) == (end["prompt_ms"], end["predicted_ms"])
+    assert trace.stats.drafted == end["draft_n"] > 0
     assert [fates(one) for one in trace.rounds][:2] == [" sampled", "aaaa bonus"]
     assert trace.rounds[0].next.raw_p and trace.rounds[1].next.raw_p is None
     assert pair.server.software == "llama.cpp" and pair.server.method == "draft-simple" and pair.drafts
@@ -50,14 +47,14 @@ def test_drafts_of_any_length_and_none_are_rounds_of_their_own():
     counts = [event["timings"].get("draft_n", 0) for event in events if event["tokens"]]
     begun = [now - before for before, now in zip(counts, counts[1:], strict=False) if now > before]
     assert [len(one.draft) for one in trace.rounds if one.draft] == begun
-    assert {len(one.draft) for one in trace.rounds[1:]} > {0} and trace.stats.server.drafts == len(begun)
+    assert {len(one.draft) for one in trace.rounds[1:]} > {0}
 
 
 def test_a_server_that_does_not_draft_tells_each_token_s_probability():
     with connected("target") as (_, pair):
         trace = generate(pair, "Once upon a time", SHORT)
     assert (pair.server.gamma, pair.server.method) == (0, "none") and trace.params.draft_with == "none"
-    assert len(trace.rounds) == 24 and trace.stats.drafted == 0 == trace.stats.server.drafted
+    assert len(trace.rounds) == 24 and trace.stats.drafted == 0
     assert all(0 < one.next.raw_p <= 1 and len(one.next.top) == 2 for one in trace.rounds)
 
 
@@ -69,7 +66,6 @@ def test_tokens_that_end_inside_a_character_are_counted_without_an_id():
         assert trace.text == '"é😊 naïve"' and trace.finish == "eos"
         assert len(trace.output_ids) == end["predicted_n"] and None in trace.output_ids
         assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
-    assert trace.stats.server.drafted == end["draft_n"]
     assert trace.stats.drafted is None and max(len(one.draft) for one in trace.rounds) <= 4
 
 
@@ -102,8 +98,7 @@ def test_what_it_does_not_take_is_refused_by_name_and_the_page_says_so_before():
                 stream(pair, [1, 2], Params(**{field: value}))
         trace = generate(pair, "Once upon a time", SHORT)
     held = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": models.default}
-    beside = hints(held | {"presence_penalty": 1, "ignore_eos": True}, "Once", needs, pair)
-    assert beside["presence_penalty"].startswith("⚠") and beside["ignore_eos"].startswith("⚠")
+    assert hints(held | {"ignore_eos": True}, "Once", needs, pair)["ignore_eos"].startswith("⚠")
     assert "draft-simple" in whose(trace) and pair.server.version in whose(trace)
 
 

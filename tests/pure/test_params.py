@@ -2,14 +2,14 @@
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
 import pytest
 
 from specdemo.drafters.table import BY_METHOD, drafting_by
 from specdemo.engine.rules import JUDGES, rule_of
-from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy
+from specdemo.events import LIMITS, LISTED, RULES, Params, is_lossy
 from specdemo.events.params import as_text, rule_in_words
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
@@ -21,7 +21,7 @@ NESTED = '{"a": %s}' % ("[" * 16 + "]" * 16)
 ARGUMENTS = (
     *("", "think", "[1]", "null", '{"a": NaN}', '{"a":' * 9_999, NESTED, 3, [1], b"{}", {1: 2}, {"a b": 1}),
     *({"a": {1, 2}}, {"a": {1: 2}}, {"a": float("inf")}, {"a": 10**5000}, {"a": "\ud800"}),
-    *({"tools": {"name": "f"}}, {"documents": ["a"]}, {"a": "b" * 32_760}),
+    *({"a": "b" * 32_760},),
 )
 OTHERS = {
     "top_p": (0, 0.0, 1 + 1e-9),
@@ -47,7 +47,7 @@ OTHERS = {
 
 
 def wrong_values(field):
-    yield from (np.array([1, 2]), *OTHERS.get(field, ()))
+    yield from (np.array([1, 2]), float("nan"), [float("inf")], {"a": float("nan")}, *OTHERS.get(field, ()))
     if field in LIMITS:
         row = LIMITS[field]
         fractions = [4.5, 4.0] if row.kind is int else []
@@ -72,13 +72,12 @@ def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so():
 
 
 def test_every_choice_is_implemented():
-    assert JUDGES.keys() == RULES.keys() and BY_METHOD.keys() == {name for name in METHODS if "+" not in name}
-    assert all(map(drafting_by, METHODS))
+    assert JUDGES.keys() == RULES.keys() and BY_METHOD.keys() == {name for name in LISTED if "+" not in name}
+    assert all(map(drafting_by, LISTED))
     assert len({rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
     names = {field.name for field in fields(Params)}
-    for choice in (*METHODS.values(), *RULES.values()):
+    for choice in (*LISTED.values(), *RULES.values()):
         assert set(choice.fields) <= names
-    assert all(rule.lossless_at.keys() <= {*rule.fields} for rule in RULES.values() if rule.lossless_at)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,6 @@ def test_every_choice_is_implemented():
         ({"rule": "typical"}, True, "lossy rule typical"),
         ({"rule": "typical", "temperature": 0}, False, "rule typical"),
         ({"rule": "lenient", "lenience": 0.3}, True, "lossy rule lenient 0.3"),
-        ({"rule": "lenient", "lenience": 1}, False, "rule lenient 1"),
         ({"rule": "typical", "draft_with": "none"}, False, None),
     ],
 )
@@ -140,10 +138,3 @@ def test_what_does_not_go_together_is_refused():
         with pytest.raises(ValueError, match=f"^{field} must be ") as refused:
             Params(**how)
         assert "\n" not in str(refused.value)
-
-
-def test_an_unknown_field_gets_a_sentence_with_the_nearest_one():
-    with pytest.raises(ValueError, match="'gama' .*gamma"):
-        Params(gama=4)
-    with pytest.raises(ValueError, match="'foo' "):
-        replace(Params(), foo=1)

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from specdemo.ui.page.frame import frame
-from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.kept import RECORDINGS, recorded_trace
 from specdemo.words.catalogue import catalogue
 
 NAMES = {"aria-label", "title", "placeholder", "alt"}

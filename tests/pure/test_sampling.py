@@ -1,8 +1,5 @@
-"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, top-p
-that looks at a few tokens first, drawing to the last bit, and dice that depend on seed, round and place
-alone."""
-
-from dataclasses import replace
+"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy,
+drawing to the last bit, and dice that depend on seed, round and place alone."""
 
 import numpy as np
 import pytest
@@ -16,13 +13,12 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
-from specdemo.events import Params, Round
+from specdemo.engine.sampling import Sampler, _in_nucleus, draw, most_likely, one_hot, probabilities, uniforms
+from specdemo.events import Params
 from tests.oracle import (
     ROUNDING,
     TableLM,
     decoding,
-    make_drafter,
     nearly_equal,
     settings_of,
     shaped,
@@ -81,7 +77,7 @@ def test_as_transformers_and_as_plain_numpy_shape(shape):
     for dtype in (torch.float64, torch.float32):
         logits = random_logits(1).to(dtype)
         before = logits.clone()
-        got = shaped_by(Sampler(params(**shape)), logits)[0]
+        got = shaped_by(Sampler(params(**shape)), logits)
         assert torch.equal(logits, before), "logits are left as they were"
         expected = by_transformers(logits, params(**shape))
         assert got.dtype == torch.float32
@@ -98,11 +94,11 @@ def test_a_repetition_penalty_is_transformers_own(penalty):
     expected = RepetitionPenaltyLogitsProcessor(penalty)(texts, logits.clone()).softmax(-1)
     sampler = Sampler(params(temperature=1.0, repetition_penalty=penalty))
     seen = torch.stack([sampler.seen(text, 50, torch.device("cpu")) for text in texts.tolist()])
-    assert nearly_equal(sampler.shape(logits, settings_of(sampler), seen)[0], expected)
+    assert nearly_equal(sampler.shape(logits, settings_of(sampler), seen), expected)
     greedy = Sampler(params(temperature=0.0, repetition_penalty=penalty))
-    tokens, probs, _ = greedy.sample(logits, torch.zeros(20), settings_of(greedy), seen)
+    tokens, probs = greedy.sample(logits, torch.zeros(20), settings_of(greedy), seen)
     assert torch.equal(tokens, expected.argmax(-1)) and probs is None
-    assert torch.equal(greedy.shape(logits, settings_of(greedy), seen)[0], one_hot(tokens, 50))
+    assert torch.equal(greedy.shape(logits, settings_of(greedy), seen), one_hot(tokens, 50))
 
 
 def wide_logits(sharpness, seed=8, width=2000):
@@ -111,168 +107,50 @@ def wide_logits(sharpness, seed=8, width=2000):
     return logits.double()
 
 
-def asked(sampler, logits):
-    """As a round asks: with wider looks until the sampler has seen enough."""
-    while True:
-        p, exact = shaped_by(sampler, logits)
-        if exact is None or exact.all():
-            return p
-        sampler.widen()
-
-
-def widest(p):
-    """A sampler that looks at the whole vocabulary."""
-    sampler = Sampler(p)
-    if sampler.nucleus:
-        sampler.nucleus.width = None
-    return sampler
-
-
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shape", [{"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str)
 def test_ties_as_transformers_breaks_them(shape):
     """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay
-    as with transformers, whose own sort leaves it to chance which; here that must depend neither on the rows
-    beside them nor on how many tokens are looked at."""
+    as with transformers, whose own sort leaves it to chance which; here that must not depend on the rows
+    beside them."""
     logits = (wide_logits(3.0) + 20).to(torch.bfloat16)
-    sampler = Sampler(params(temperature=1.0, **shape))
-    got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
-    assert torch.equal(got, torch.cat([shaped_by(sampler, row[None])[0] for row in logits]))
-    assert torch.equal(got, shaped_by(widest(params(temperature=1.0, **shape)), logits)[0])
+    sampler, expected = (
+        Sampler(params(temperature=1.0, **shape)),
+        by_transformers(logits.double(), params(temperature=1.0, **shape)),
+    )
+    got = shaped_by(sampler, logits)
+    assert torch.equal(got, torch.cat([shaped_by(sampler, row[None]) for row in logits]))
     assert torch.equal((got > 0).sum(-1), (expected > 0).sum(-1))
     assert nearly_equal(got.sort(-1).values, expected.sort(-1).values)
 
 
-# Top-p looks at the `width` likeliest tokens, and says whether that was enough.
-
-WIDE = 5000
-WIDTHS = [*Nucleus.WIDTHS, None]  # None: the whole vocabulary
-mixed = torch.cat([wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.5, 2.0, 4.0)])  # [96, WIDE]
-mixed -= mixed.amax(-1, keepdim=True)
-
-
-def filtered(logits, top_p, width):
-    nucleus = Nucleus()
-    nucleus.width = width
-    logits, whole = nucleus.filter(logits, torch.tensor(top_p, dtype=torch.float64))
-    return logits, torch.ones(len(logits), dtype=torch.bool) if whole is None else whole
-
-
-def kept(logits):
-    return logits > -torch.inf
+@pytest.mark.usefixtures("small")
+def test_a_nucleus_is_transformers_own():
+    mixed = torch.cat([wide_logits(sharpness, width=5000) for sharpness in (0.2, 1.5, 2.0, 4.0)])  # [96, V]
+    mixed -= mixed.amax(-1, keepdim=True)
+    assert torch.equal(_in_nucleus(mixed, torch.tensor(0.9)), TopPLogitsWarper(0.9)(None, mixed))
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(width):
-    got, whole = filtered(mixed, 0.9, width)
-    expected = kept(TopPLogitsWarper(0.9)(None, mixed))
-    assert torch.equal(whole, expected.sum(-1) < (width or WIDE + 1))
-    assert torch.equal(kept(got)[whole], expected[whole])
-    assert torch.equal(got[kept(got)], mixed[kept(got)]), "the logits that stay are unchanged"
-    cut = kept(got)[~whole]
-    assert (cut.sum(-1) == (width or 0)).all() and not (cut & ~expected[~whole]).any(), (
-        "a part of the nucleus"
-    )
-    assert whole.any() and ((~whole).any() or width != 256)
-
-
-def test_each_width_has_captured_steps_of_its_own():
-    sampler = Sampler(params(temperature=1.0, top_p=0.9))
-    keys = []
-    for _ in WIDTHS:
-        keys.append(sampler.key)
-        sampler.widen()
-    assert [key[-1] for key in keys] == WIDTHS and len(set(keys)) == len(keys)
+def test_of_equally_likely_tokens_no_more_stay_than_are_needed():
+    for count, top_p, dropped in ((2, 0.5, 1), (10, 0.9, 1), (10, 0.3, 7), (4, 1e-300, 3)):
+        got = shaped_by(Sampler(params(temperature=1.0, top_p=top_p)), torch.zeros(1, count))
+        assert (got[0] > 0).tolist() == [place >= dropped for place in range(count)]
 
 
 @pytest.mark.usefixtures("small")
 def test_a_row_of_nan_is_shaped_to_nan():
     logits = wide_logits(4.0)
     logits[3, 7] = torch.nan
-    found = [probabilities(logits)]
-    for width in WIDTHS:
-        sampler = Sampler(params(temperature=1.0, top_p=0.9))
-        sampler.nucleus.width = width
-        found.append(shaped_by(sampler, logits)[0])
-    for got in found:
+    for got in (probabilities(logits), shaped_by(Sampler(params(temperature=1.0, top_p=0.9)), logits)):
         assert got.isnan().all(-1).nonzero()[:, 0].tolist() == [3]
-
-
-# Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
-
-V = 600
-
-
-def some_flat(seed, flat):
-    """Logits for a TableLM; after the tokens `flat` hundreds are in the nucleus, after others a few."""
-    logits = torch.randn(V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4
-    logits[list(flat)] /= 20
-    return logits.expand(V + 1, V, V)
-
-
-NEVER, NOW_AND_THEN = (), range(0, V, 10)
-
-
-def rounds_by(sampler, kind, p):
-    """The rounds of one run and the sampler's width after each, and what the target was fed."""
-    target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate((NOW_AND_THEN, NEVER)))
-    drafter = make_drafter(kind, sampler, V, drafter, ngram=p.ngram)
-    rounds, widths = [], []
-    for event in decoding(target, drafter, p, [3, 1, 4, 1, 5, 9, 2, 6, 3], sampler=sampler):
-        if isinstance(event, Round):
-            rounds.append(replace(event, draft_ms=0.0, verify_ms=0.0))
-            widths.append(sampler.nucleus.width)
-    assert target.forwards == 1 + len(rounds)
-    return rounds, widths, target.fed
-
-
-FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=30, ngram=1, alternatives=3)
-
-
-@pytest.mark.parametrize("kind", ["model", "none"])
-def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
-    """And the target has run once a round all the same, over the same tokens."""
-    widened_late = 0
-    for seed in range(2):
-        p = replace(FLAT_RUN, draft_with=kind, seed=seed)
-        rounds, widths, fed = rounds_by(Sampler(p), kind, p)
-        full, _, fed_full = rounds_by(widest(p), kind, p)
-        assert rounds == full and fed == fed_full
-        widened_late += widths[0] == 256 != widths[-1]
-    assert widened_late, "the test must show something"
-
-
-def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on():
-    """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more
-    tokens."""
-    drafter_logits, cut = some_flat(1, range(0, V, 4)), 0
-    for seed in range(2):
-        p = replace(FLAT_RUN, seed=seed)
-        sampler, target, text, width = Sampler(p), TableLM(some_flat(0, NEVER)), [3, 1, 4], 256
-        for event in decoding(target, TableLM(drafter_logits), p, text, sampler=sampler):
-            if not isinstance(event, Round):
-                continue
-            cut_before = cut
-            drafted = text + [token.id for token in event.draft]
-            for i, token in enumerate(event.draft, len(text)):
-                row = drafter_logits[0, drafted[i - 1]]
-                full = shaped(row, p)
-                is_cut = width == 256 <= (full > 0).sum()
-                whole = full[row.topk(256).indices.tolist()].sum() if is_cut else 1.0
-                assert token.q == pytest.approx(full[token.id] / whole) and token.q > 0
-                assert token.u is None or token.accept_prob == min(1, token.p / token.q)
-                cut += is_cut
-            assert sampler.nucleus.width == (2048 if cut > cut_before else width)
-            text, width = text + list(event.emitted), sampler.nucleus.width
-        assert width == 2048
-    assert cut >= 2
 
 
 @pytest.mark.parametrize("broken", ["target", "drafter"])
 def test_a_broken_model_is_an_error_and_no_endless_round(broken):
-    p = Params(temperature=1.0, top_p=0.95, max_new_tokens=20, seed=1)
-    nothing, sound = torch.full((1, 1, V), torch.nan).expand(V + 1, V, V), some_flat(1, NEVER)
+    p, shape = Params(temperature=1.0, top_p=0.95, max_new_tokens=20, seed=1), (13, 12, 12)
+    nothing = torch.full(shape, torch.nan)
+    sound = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     target, drafter = (TableLM(nothing if role == broken else sound) for role in ("target", "drafter"))
     with pytest.raises(RuntimeError, match=f"^the {broken}'s probabilities are not numbers"):
         list(decoding(target, drafter, p, [3, 1, 4]))
@@ -282,11 +160,11 @@ def test_a_broken_model_is_an_error_and_no_endless_round(broken):
 def test_neither_small_types_nor_tiny_temperatures_overflow():
     """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
     logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=torch.float16)
-    assert shaped_by(Sampler(params(temperature=0.01)), logits)[0].tolist() == [[1.0, 0.0, 0.0]]
+    assert shaped_by(Sampler(params(temperature=0.01)), logits).tolist() == [[1.0, 0.0, 0.0]]
     assert probabilities(logits).dtype == torch.float32
     logits = torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
     for temperature in (5e-324, 1e-12):
-        got, _ = shaped_by(Sampler(params(temperature=temperature)), logits)
+        got = shaped_by(Sampler(params(temperature=temperature)), logits)
         assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
 
 
@@ -302,7 +180,7 @@ def test_the_likeliest_is_the_first_of_the_largest(width):
     expected = logits.float().nan_to_num(nan=10.0).numpy().argmax(-1)  # NaN counts as the largest
     assert most_likely(logits).tolist() == expected.tolist()
     greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
-    assert torch.equal(shaped_by(greedy, logits[:10])[0], torch.eye(width)[expected[:10]])
+    assert torch.equal(shaped_by(greedy, logits[:10]), torch.eye(width)[expected[:10]])
 
 
 @pytest.mark.usefixtures("small")

@@ -7,7 +7,7 @@ import pytest
 from specdemo.events.speedup import timed
 from specdemo.events.verdict import verdict
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.texts import ENGINE_ONLY, HEADLINE, OTHER_NUMBERS, SERVER_NUMBERS, number_texts, whose
+from specdemo.ui.view.texts import ENGINE_ONLY, HEADLINE, OTHER_NUMBERS, number_texts, whose
 from tests.runs_served import SERVER, served_trace
 
 
@@ -36,10 +36,6 @@ def test_the_page_is_told_that_it_is_a_server_s_run():
     setting = update["setting"]
     assert setting["served"] == {"method": "eagle3", "gamma": 3}
     assert (setting["rule"]["name"], setting["lossy"]) == ("speculative", False), "its rule is its own matter"
-    assert update["counted"] == {"alone": True, "drafts": 4, "by_place": [3, 3, 1]}
-    trace = served_trace()
-    trace.stats = replace(trace.stats, server=None)
-    assert "counted" not in RunFeed(trace).snapshot()
 
 
 def test_names_that_a_server_gives_are_cut_and_escaped():
@@ -50,18 +46,16 @@ def test_names_that_a_server_gives_are_cut_and_escaped():
     assert "\u202e" not in sentence and "\\u202ex" in sentence and "x" * 90 not in sentence
 
 
-TEXTS = ("software", "version", "model", "method", "parallel")
+TEXTS = ("software", "version", "model", "method")
 
 
 def test_its_numbers_are_those_that_are_told(told):
     trace = served_trace(told)
     assert [one.ms for one in timed(trace.rounds)] == [30.0] * 4, "the first round holds the prompt's time"
     numbers = number_texts(trace)
-    assert set(numbers) == {HEADLINE, *OTHER_NUMBERS, *SERVER_NUMBERS}
+    assert set(numbers) == {HEADLINE, *OTHER_NUMBERS}
     assert numbers["tokens_per_second"] == "91.7"  # 11 tokens after the first one in 120 ms
     assert numbers["acceptance_rate"] == ("70%" if told else "not told")  # 7 accepted, 3 rejected
-    times = [numbers[name] for name in SERVER_NUMBERS]
-    assert times == (["41 ms", "3 ms", "180 ms", "620 ms", "803 ms"] if told else ["not told"] * 5)
     assert {numbers[name] for name in ENGINE_ONLY if name != "target_forwards"} == {"–"}
 
 

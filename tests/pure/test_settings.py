@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import METHODS, ByModel, PairInfo, Params
+from specdemo.events import LISTED, ByModel, PairInfo, Params
 from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.pair import Pair
 from specdemo.ui.page.hints import hints
@@ -23,8 +23,8 @@ from specdemo.ui.view.settings import (
     visible,
     weights_of,
 )
+from specdemo.words.message import about
 from tests.sentences import assert_one_sentence, refused
-from tests.tiny import tokenizer
 
 FIRST_TRACE = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
@@ -47,40 +47,30 @@ class Needs:
 
 @dataclass
 class SmallPair:
-    vocab_size: int = 4096
-    context: float = 1024
     drafter: object = "a drafter"
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
-    largest_exit: int = 15
     drafter_kind: str | None = "model"
 
     carried = "it has none"
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
-    template_arguments = Pair.template_arguments
 
     @property
     def info(self) -> SimpleNamespace:
         return SimpleNamespace(drafter_kind=self.drafter_kind)
 
-    def lacks(self, method: str) -> object:
-        if method == "early-exit":
-            return None if self.largest_exit else "no first layers"
-        return Pair.lacks(self, method)
-
-    def largest(self, method: str, field: str) -> int | None:
-        return self.largest_exit if (method, field) == ("early-exit", "exit_layer") else None
-
-
-def words(text: str) -> SimpleNamespace:
-    """A tokenizer."""
-    return SimpleNamespace(input_ids=text.split())
+    def check(self, params: Params) -> Params:
+        if self.drafter is None:
+            raise ValueError(about("draft_with", "no_drafter"))
+        if params.regex:
+            raise ValueError(about("regex", "grammar_unfit"))
+        return params
 
 
 def holding(**values) -> dict:
     weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
-    return values_of(Params()) | {"pair": "embedded", "server": ""} | weights | values
+    return values_of(Params()) | {"pair": "embedded"} | weights | values
 
 
 PAIR, NEEDS = SmallPair(), Needs()
@@ -121,7 +111,7 @@ def test_samplers_switch_off_what_does_not_matter_to_them():
 
 
 def test_what_does_not_matter_is_out_of_the_way_and_so_cannot_be_wrong():
-    for name, method in METHODS.items():
+    for name, method in LISTED.items():
         shown = visible(holding(draft_with=name))
         for field in ("gamma", "ngram", "exit_layer", "confidence"):
             assert shown[field] == (field in method.fields), (name, field)
@@ -172,41 +162,34 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
     assert_one_sentence(said)
 
 
-READS = SmallPair(tokenizer=words)
-
-
 @pytest.mark.parametrize(
     ("control", "values"),
     [
         ("seed", {"seed": "x"}),
-        ("temperature", {"temperature": 0}),
-        ("prompt", {"pair": READS, "prompt": "a " * 1024}),
-        ("max_new_tokens", {"pair": READS, "prompt": "a " * 900}),
-        ("max_new_tokens", {"max_new_tokens": 2000}),
+        ("gamma", {"gamma": 99}),
         ("pair", {"needs": Needs(loaded=False, gated=True)}),
         ("pair", {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)}),
-        ("top_k", {"sampler": "top-k", "top_k": 0}),
-        ("top_k", {"sampler": "top-k", "top_k": 4096}),
-        ("gamma", {"gamma": 5, "max_new_tokens": 4}),
         ("confidence", {"confidence": 0.5, "needs": Needs(device="cuda:0")}),
-        ("alternatives", {"alternatives": 0}),
         ("quantize_drafter", {"quantize_drafter": "int4"}),
         ("dtype", {"dtype": "bfloat16"}),
-        ("chat", {"chat": True}),
         ("draft_with", {"pair": SmallPair(drafter=None)}),
-        ("draft_with", {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)}),
-        ("draft_with", {"draft_with": "mtp"}),
-        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}),
+        ("rule", {"rule": "typical"}),
         ("prompt", {"prompt": "\ud800"}),
+        ("prompt", {"prompt": "x" * 20_001, "limits": HOSTED}),
         ("json_schema", {"json_schema": "[]", "pair": None}),
         ("regex", {"json_schema": "{}", "regex": "a", "pair": None}),
+        ("regex", {"regex": "a"}),
         ("max_new_tokens", {"max_new_tokens": 1_001, "limits": HOSTED}),
     ],
 )
-def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(monkeypatch, control, values):
+def test_a_choice_that_makes_the_run_impossible_or_slower_says_so_beside_it(monkeypatch, control, values):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     assert set(warned(**values)) == {control}
     assert warned() == {} == warned(pair=None), "nothing to warn of at first"
+
+
+def test_a_public_server_compiles_no_grammar_for_a_hint():
+    assert warned(regex="a", limits=HOSTED) == {}
 
 
 def test_the_weights_come_back_from_a_trace_as_far_as_controls_offer_them():
@@ -218,13 +201,3 @@ def test_the_weights_come_back_from_a_trace_as_far_as_controls_offer_them():
     assert weights_of(info, info) == as_started
     odd = replace(info, dtype=ByModel("<img>", None), quantize=ByModel("<img>", "int3"))
     assert weights_of(odd, info) == as_started, "a file may say anything"
-
-
-@pytest.mark.parametrize(
-    ("template", "warns"), [("{{ messages }}", True), ("{{ think }}", False), ("{% for", False)]
-)
-def test_arguments_that_the_template_does_not_read_are_warned_of_where_it_can_be_read(template, warns):
-    tokens = tokenizer()
-    tokens.chat_template = template
-    said = warned(SmallPair(tokenizer=tokens), chat=True, chat_template_kwargs='{"think": 1}')
-    assert set(said) == ({"chat_template_kwargs"} if warns else set())

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from specdemo.events.metrics import fresh
+from specdemo.events import Stats
 from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, TimedRound, plain, speed_up
 from specdemo.measure.samples import (
     FEWEST_TURNS,
@@ -155,7 +155,7 @@ def test_long_drafts_that_are_rare_count_with_their_time_as_with_their_tokens(sh
 def test_after_turns_the_figures_of_a_run_still_follow_from_each_other():
     """The run's own times stay as they were, and it took twice as long then."""
     stats = replace(
-        fresh(), tokens=90, rounds=30, drafted=120, draft_ms=36.0, verify_ms=84.0, drafter_step_ms=0.3
+        Stats(), tokens=90, rounds=30, drafted=120, draft_ms=36.0, verify_ms=84.0, drafter_step_ms=0.3
     )
     after = after_turns(stats, turns_of(2, 16))
     assert in_turns(turns_of(2, FEWEST_TURNS - 1)) is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Params
+from specdemo.events import DRAFTER_KINDS, LISTED, Params
 from specdemo.measure.typed import SERVERS, ServerCommand, typed_into
 
 PARAMS = Params(gamma=4, temperature=0.8, ngram=3)
@@ -53,7 +53,7 @@ def test_a_command_is_this():
     assert [typed.command for typed in typed_into(**chosen("none"))] == ["vllm serve org/target", GGUF]
 
 
-@pytest.mark.parametrize("way", [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"])
+@pytest.mark.parametrize("way", [*DRAFTER_KINDS, *LISTED, "suffix+eagle3", "ngram+lookup"])
 def test_every_way_has_a_command_or_a_note_that_it_has_none(way):
     for server in SERVERS:
         assert {kind for kind in DRAFTER_KINDS if not server.row([kind])} == LACKED[server.name]
@@ -76,17 +76,15 @@ def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot(
     assert all("typed_no_draft_temperature" in notes(server, warm) for server in LACKED)
 
 
-def test_a_confidence_is_typed_where_it_can_be_with_what_it_means_there():
-    sure = but(CHOICE, confidence=0.4)
-    assert into("llama.cpp", sure).command.endswith("--spec-draft-p-min 0.4")
-    assert "typed_p_min" in notes("llama.cpp", sure)
-    assert "typed_p_min_dspark" in notes("llama.cpp", sure | {"kind": "dspark"})
-    assert "typed_no_confidence" in notes("vLLM", sure) and "typed_no_confidence" not in notes("vLLM", CHOICE)
-    assert "typed_no_confidence" not in notes("vLLM", but(sure, draft_with="lookup")), "it has none"
+def test_a_confidence_is_not_typed_which_is_said():
+    for server in LACKED:
+        assert "typed_no_confidence" in notes(server, but(CHOICE, confidence=0.4)) - notes(server, CHOICE)
+        assert "typed_no_confidence" not in notes(server, but(chosen("lookup"), confidence=0.4)), (
+            "it has none"
+        )
 
 
 def test_what_a_server_cannot_do_is_not_asked_of_it():
-    """llama.cpp drafts nothing where fewer tokens follow than the n-gram has; trees have no flags."""
+    """llama.cpp drafts nothing where fewer tokens follow than the n-gram has."""
     command = into("llama.cpp", but(chosen("lookup"), gamma=2)).command
     assert "--spec-ngram-simple-size-n 2" in command
-    assert all(one.command is None and one.notes for one in typed_into(**but(CHOICE, tree=(3, 2, 1))))

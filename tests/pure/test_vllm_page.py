@@ -7,7 +7,6 @@ import pytest
 from specdemo import Params, generate
 from specdemo.errors import PairError
 from specdemo.servers.client import ServerError
-from specdemo.ui.page import links
 from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
@@ -15,7 +14,7 @@ from specdemo.ui.runs.models import Choice, GivenServer, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import follow
 from specdemo.ui.view import settings
-from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
+from specdemo.ui.view.settings import FIRST, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
 from tests.played import played
 from tests.pure.test_following import measured, messages
@@ -53,7 +52,7 @@ def host(url: str) -> str:
     return f"Server {url.removeprefix('http://')}"
 
 
-def test_given_servers_are_chosen_by_name_and_others_by_their_address_without_a_key(two):
+def test_given_servers_are_chosen_by_name(two):
     (drafting, alone), urls = two
     models = models_with(*urls, urls[0])
     assert models.names[:3] == [host(urls[0]), host(urls[1]), "embedded"]
@@ -61,24 +60,15 @@ def test_given_servers_are_chosen_by_name_and_others_by_their_address_without_a_
     pair = models.get()
     assert models.loaded(Choice()) is pair and models.get(Choice(host(urls[0]))) is pair
     assert models.get(Choice(host(urls[1]))).server.gamma == 0
-    alone.keys.clear()
-    models = models_with(urls[0])
-    assert models.get(Choice("embedded", server=urls[1])).server.gamma == 0
-    assert set(alone.keys) == {None}
-    models.get(Choice("embedded", server=f"{urls[0]}/"))
     assert set(drafting.keys) == {"Bearer the-key"}
     assert models_with(urls[0], name="embedded").default == "embedded"
-    for field, choice in (("pair", Choice("Server other:8000")), ("server", Choice(server="host"))):
-        with pytest.raises(PairError, match=f"^{field} "):
-            models.get(choice)
+    with pytest.raises(PairError, match="^pair "):
+        models.get(Choice("Server other:8000"))
 
 
-def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
+def test_a_hosted_page_shows_no_address(two):
     (drafting, _), urls = two
     models = models_with(urls[0], limits=HOSTED)
-    with pytest.raises(PairError, match="^server "):
-        models.get(Choice(server=urls[1]))
-    assert not drafting.keys and "server" not in settings.names_of(hosted=True)
     pair = models.get(Choice("Server 1"))
     drafting.answers["/v1/completions"] = (500, {}, f'{{"error": "{urls[0]} is down"}}'.encode())
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
@@ -105,13 +95,10 @@ def test_what_the_server_has_chosen_has_no_controls_and_is_not_asked_for():
     shown = visible(held)
     hidden = {name for name, is_shown in shown.items() if not is_shown}
     assert {"draft_with", "gamma", "gamma_auto", "rule", "confidence", "dtype", "quantize"} <= hidden
-    assert shown["pair"] and not visible(held | {"server": "http://host"})["pair"]
     assert visible(held | {"pair": "embedded"})["draft_with"]
     held |= {"gamma": 9, "draft_with": "ngram", "rule": "lenient", "confidence": 0.5}
     assert params_from_controls(held) == Params(top_p=1.0)  # the first sampler is multinomial
     assert params_from_controls(held | {"pair": "embedded"}).gamma == 9
-    assert choice_of(held | {"server": " http://host "})["server"] == "http://host"
-    assert links.read_link("pair=embedded", ["embedded"]).values["server"] == ""
 
 
 def last_of(models, wanted, queue=None) -> dict:
@@ -124,7 +111,7 @@ async def test_a_run_that_fails_before_the_page_has_seen_it_begin_keeps_its_roun
     models, run = models_with(urls[0]), FollowedRun(LOCAL, GREEDY, lambda trace: "")
     ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
     models.get()
-    drafting.behave(judge_more=1)
+    drafting.behave(detailed=True, tells={"per_step_drafted": [3, 1, 2, 2]})
     enter = ticket.enter
     ticket.enter = lambda *given: (enter(*given), ticket.done.exception(60))
     run.begin(follow(models, ticket, Choice(), "Once", GREEDY))
@@ -169,5 +156,4 @@ def test_a_key_goes_to_the_address_that_it_was_given_for():
     given = [GivenServer("http://host:1", "of-http"), GivenServer("https://host:1", "of-https")]
     models = Models(USUAL, servers=given)
     assert list(models.servers) == ["Server host:1", "Server https://host:1"]
-    assert models._server(Choice(server="https://host:1")).key == "of-https"
-    assert models._server(Choice(server="https://host:2")).key is None
+    assert [one.key for one in models.servers.values()] == ["of-http", "of-https"]

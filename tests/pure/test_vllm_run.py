@@ -41,39 +41,31 @@ def test_a_run_is_the_same_events_and_the_same_trace(served):
     assert started.versions["vllm"] == "0.32.0"
     assert finished.finish == "length" and finished.text == TEXT and len(rounds) == 5
     trace = run.trace
-    assert of_all(trace) == [" sampled", "aa bonus", "ar resampled", "rd resampled", "rd resampled"]
+    assert of_all(trace) == [" sampled", "aa bonus", "ar resampled", "rd resampled", " sampled"]
     assert trace.pair.server.model == MODEL and trace.pair.server.gamma == 2
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
-    assert trace.stats.accepted == 3 and trace.stats.rejected == 3 and trace.stats.draft_ms is None
+    assert trace.stats.accepted == 3 and trace.stats.rejected == 2 and trace.stats.draft_ms is None
     sent = server.requests[-1]
     wanted = {"max_tokens": 8, "temperature": 0, "seed": 3, "model": MODEL, "prompt": "Once", "logprobs": 5}
     assert (wanted | penalties).items() <= sent.items() and "logit_bias" not in sent
     assert sent["stream"] and sent["return_token_ids"]
 
 
-def test_the_servers_own_numbers_are_differences_around_the_run_where_nobody_else_was_there(served):
+def test_refused_tokens_are_told_where_nobody_else_s_drafts_are_counted(served):
     server, pair = served
-    first, second = (generate(pair, "Once", SHORT).stats for _ in range(2))
-    assert first.server.alone and (first.server.drafts, first.server.drafted) == (4, 8)
-    assert first.server.accepted == first.accepted == 3 and first.server.accepted_by_place == (2, 1)
-    elapsed = first.ttft_ms + first.arrival_ms
-    assert first.server.total_ms == pytest.approx(6.0) and second.server.drafts == 4
-    assert first.server.network_ms == pytest.approx(max(0.0, elapsed - 6.0), abs=1e-6)
+    trace = generate(pair, "Once", SHORT)
+    assert trace.stats.drafted == 6 and not trace.revised and trace.rounds[-1].ended_by == "length"
     server.others = 2
     trace = generate(pair, "Once", SHORT)
-    assert not trace.stats.server.alone
-    assert trace.stats.server.total_ms is None and trace.stats.server.network_ms is None
-    last = trace.rounds[-1]
-    assert last.next.source == "sampled" and last.ended_by == "length" and last.draft == ()
+    assert of_all(trace) == [" sampled", "aa bonus", "a sampled", " sampled", " sampled"]
+    assert [one.drafts_told for one in trace.rounds] == [True, True, False, False, True]
+    assert trace.stats.drafted is trace.stats.rejected is trace.stats.acceptance_rate is None
 
 
 def test_a_server_that_was_busy_when_it_was_looked_at_keeps_its_drafts_untold():
     with connected(others=1) as (_, pair):
         trace = generate(pair, "Once", SHORT)
-    assert any("others used the server" in str(note) for note in pair.notes)
-    assert of_all(trace) == [" sampled", "aa bonus", "a sampled", " sampled", " sampled"]
-    assert [one.drafts_told for one in trace.rounds] == [True, True, False, False, True]
-    assert trace.stats.drafted is trace.stats.rejected is trace.stats.acceptance_rate is None
+    assert any("or others used it" in str(note) for note in pair.notes) and trace.stats.drafted is None
 
 
 def test_drafts_of_other_lengths_are_noticed_after_the_run():
@@ -90,8 +82,7 @@ def test_a_server_that_tells_each_step_leaves_nothing_open():
     with connected(drafted=(2, 1, 2, 1), detailed=True, others=3) as (_, pair):
         trace = generate(pair, "Once", SHORT)
     assert of_all(trace) == [" sampled", "aa bonus", "a bonus", "rd resampled", "r resampled"]
-    assert trace.stats.server.alone and trace.stats.server.drafted == trace.stats.drafted == 6
-    assert trace.stats.server.accepted_by_place == (2, 1)
+    assert trace.stats.drafted == 6
 
 
 def test_a_server_that_does_not_draft_takes_what_others_do_not():
@@ -109,7 +100,7 @@ def test_a_server_without_counters_is_used_and_it_is_said():
         trace = generate(pair, "Once", SHORT)
     assert pair.server.gamma is None and any("/metrics cannot be read" in str(note) for note in pair.notes)
     assert pair.drafts, "for all that is known"
-    assert trace.text == TEXT and trace.stats.server is None
+    assert trace.text == TEXT
 
 
 def test_a_proxy_may_let_through_only_what_is_needed(served):
@@ -120,10 +111,7 @@ def test_a_proxy_may_let_through_only_what_is_needed(served):
         server.answers |= dict.fromkeys(("/metrics", "/version"), (status, header, b"99\r\ncut off"))
         later = load_pair(server=pair.client.address)
         trace = generate(later, "Once", SHORT)
-        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3) and trace.stats.server is None
-    server.answers.clear()
-    stats = generate(later, "Once", SHORT).stats
-    assert (stats.drafted, stats.server.drafted) == (None, 14), "how long each draft was is not known"
+        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
 
 
 def test_a_chat_and_its_template_s_arguments_go_to_the_servers_own_api(served):
@@ -178,9 +166,7 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
         ({"gamma": 7}, "servers_own"),
         ({"draft_with": "lookup"}, "servers_own"),
         ({"tree": (2, 1)}, "servers_own_empty"),
-        ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
         ({"regex": "a+"}, "grammar_not_sent"),
-        ({"logit_bias": {3: 1}}, "servers_bias"),
     ):
         with refused(key, field=next(iter(change))):
             stream(pair, "Once", replace(SHORT, **change))
@@ -189,23 +175,24 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
     assert generate(pair, "Once", replace(SHORT, gamma=2)).finish == "length"  # the pair is free
 
 
-def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_more_round(served):
+def test_after_a_stop_string_it_may_judge_one_more_round(served):
     server, pair = served
     server.finish = "stop"
     assert generate(pair, "Once", SHORT).finish == "eos"
-    server.stop, server.before_chunk = " word12", lambda number, write: setattr(server, "lingering", 2)
+    server.stop = " word12"
     trace = generate(pair, "Once", replace(SHORT, stop=(" word12",)))
-    assert trace.finish == "stop" and trace.text == TEXT.removesuffix(" word12") and trace.stats.server.alone
-    assert trace.stats.server.total_ms is not None and trace.stats.server.drafts == 4
-    server.behave(judge_more=1, lingering=1)  # a round of a request that ran before
-    assert not generate(pair, "Once", SHORT).stats.server.alone
-    server.behave(finish="stop", stop=" word12", judge_more=1)
+    assert trace.finish == "stop" and trace.text == TEXT.removesuffix(" word12") and trace.stats.drafted == 6
+    server.judge_more = 1
     trace = generate(pair, "Once", SHORT)
-    assert trace.finish == "stop" and len(trace.rounds) == 5
-    assert [one.drafts_told for one in trace.rounds] == [True, True, False, False, False]
+    assert trace.finish == "stop" and [one.drafts_told for one in trace.rounds[:-1]] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
-def test_stop_closes_the_connection_and_the_next_run_waits_until_the_server_has_ended_it(served):
+def test_stop_closes_the_connection(served):
     server, pair = served
     server.behave(rounds=[(5,)] + [(6,)] * 300, before_chunk=slowly(0.02))
     with stream(pair, "Once", replace(SHORT, max_new_tokens=301)) as run:
@@ -215,10 +202,10 @@ def test_stop_closes_the_connection_and_the_next_run_waits_until_the_server_has_
             run.close(), os._exit(0)  # in a forked process, which closes nothing but its copy
         os.wait(), next(run)
     assert run.trace.finish == "cancelled" and len(run.trace.rounds) == 5
-    server.rounds, server.before_chunk, server.lingering = ROUNDS, slowly(0), 3
-    trace = generate(pair, "Once", SHORT)
-    assert trace.text == TEXT and trace.stats.server.alone
-    assert server.aborted and not server.running
+    server.rounds, server.before_chunk = ROUNDS, slowly(0)
+    assert generate(pair, "Once", SHORT).text == TEXT
+    while not server.aborted:
+        time.sleep(0.01)
 
 
 def test_no_run_keeps_its_connection(served, monkeypatch):
@@ -243,11 +230,10 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     ("given", "words"),
     [
         ({"server": 8000}, "server"),
-        ({"server": "http://"}, "begins with http"),
-        ({"server": "http://[::1"}, "cannot be read"),
-        ({"server": "http://me:secret@host"}, "a name or a password"),
-        ({"server": "http://host/?key=1"}, "without"),
-        ({"server": "http://ho\nst"}, "server"),
+        *(
+            ({"server": f"http://{rest}"}, "server must be a server's address")
+            for rest in ("", "[::1", "me:secret@host", "host/?key=secret", "host:secret", "ho\nst", "host:0")
+        ),
         ({"name": "embedded", "server": "http://host:8000"}, "server must be given alone"),
         ({"server_key": "secret"}, "server_key"),
         *(({"server": NOBODY, "server_key": key}, "the key") for key in ("", " ", "a\nb", "schlüssel")),
@@ -265,9 +251,7 @@ KEY = "s3cret-of-\\the'server"
 def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     caplog.set_level(logging.DEBUG)
     server = StandIn(key=KEY, model=f"{'x' * 190}{KEY}")
-    names = {"version": f"{'x' * 25}{KEY}", "vllm_config": {"speculative_config": {"method": KEY}}}
-    told = (200, {}, json.dumps(names).encode())
-    server.answers |= {"/version": told, "/server_info?config_format=json": told}
+    server.answers["/version"] = (200, {}, json.dumps({"version": f"{'x' * 25}{KEY}"}).encode())
     with server.serving() as url:
         with pytest.raises(ServerError, match="refuses the key, or wants one") as caught:
             load_pair(server=url)
@@ -314,6 +298,6 @@ def test_a_certificate_is_checked(tmp_path):
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
-    trusted = pytest.raises(ServerError, match="has no certificate that can be trusted")
+    trusted = pytest.raises(ServerError, match="cannot be reached: .*CERTIFICATE")
     with StandIn().serving(context) as url, trusted:
         load_pair(server=url)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.events import DRAFTER_KINDS, METHODS, RULES, words_of_row
+from specdemo.events import DRAFTER_KINDS, LISTED, RULES, words_of_row
 from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
 UI, MEASURE, TRIALS, EVENTS = (WORDS.parent / name for name in ("ui", "measure", "trials", "events"))
@@ -77,7 +77,7 @@ def test_scripts_ask_for_words_that_there_are(file):
 def test_each_row_has_its_words(tag):
     of_rule = ("name", "label", "meaning", "accepted", "recorded", "about")
     rows = {
-        "methods": (METHODS, ("label", "menu", "sentence")),
+        "methods": (LISTED, ("label", "menu", "sentence")),
         "kinds": (DRAFTER_KINDS, ("label", "sentence")),
     }
     with speaking(tag):

@@ -7,16 +7,12 @@ from specdemo.measure.prompts import prompt_sets, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]
-SYSTEM = ChatMessage("system", "Be brief.")
 USER = '[{"role": "user", "content": "Hello"}]'
 READ = {  # what a line has: the prompt
     '{"prompt": "One\\u2028two", "n": 1}': "One\u2028two",
     f'{{"prompt": {USER}}}': HELLO,
     f'{{"model": "m", "messages": {USER}, "temperature": 0}}': HELLO,
     f'{{"messages": {USER[:-1]}, {{"role": "assistant", "content": null, "tool_calls": [1]}}]}}': HELLO,
-    f'{{"messages": [{{"role": "developer", "content": "Be brief."}}, {USER[1:]}}}': [SYSTEM, *HELLO],
-    '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"text": "lo"}]}]}': HELLO,
-    f'{{"messages": {USER.replace("}", """, "name": "me", "tool_calls": null}""")}}}': HELLO,
 }
 REFUSED = {  # what line 2 has: the key of what is said of it
     '{"prompt": "One': "prompts_object",
@@ -71,11 +67,9 @@ def test_a_wrong_line_is_refused_by_its_number(tmp_path, line):
 
 
 def test_a_file_that_cannot_be_taken_is_refused(tmp_path):
-    files = {f"prompts_{name}": tmp_path / name for name in ("unread", "none", "encoding", "large")}
-    files["prompts_none"].write_text(" \n\n")
-    files["prompts_encoding"].write_bytes("One\nGrün\n".encode("latin-1"))
-    with files["prompts_large"].open("wb") as large:
-        large.truncate(64_000_001)
-    for key, file in [*files.items(), ("prompts_unread", tmp_path), ("prompts_unread", tmp_path / "\0")]:
-        with refused(key, field="prompts", file=str(file)):
+    none, other, odd = (tmp_path / name for name in ("none", "latin", "\0"))
+    none.write_text(" \n\n")
+    other.write_bytes("One\nGrün\n".encode("latin-1"))
+    for key, file in (("none", none), *(("unread", one) for one in (other, tmp_path, tmp_path / "no", odd))):
+        with refused(f"prompts_{key}", field="prompts", file=str(file)):
             read_prompts(file)

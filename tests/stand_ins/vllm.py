@@ -17,9 +17,6 @@ from specdemo.servers.software import ServedPair
 from tests.stand_ins.serving import Handler, serving
 
 MODEL = "stand-in"
-ENDED = "vllm:request_success_total"
-TIMES = {"request_queue_time": 1, "request_prefill_time": 2, "request_decode_time": 3}  # ms
-TIMES["e2e_request_latency"] = 6
 SENT = {"id": "cmpl-1", "object": "text_completion", "created": 1}  # with each event
 ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
 TEXT = "".join(f" word{id_}" for id_ in range(5, 13))  # of these rounds
@@ -31,9 +28,9 @@ class StandIn:
     """rounds: the ids of each chunk; drafted: how many tokens were drafted for each chunk but the first, None
     for gamma each time. gamma: None for a server that does not draft. finish, stop: as its last chunk says.
     before_chunk: called with the chunk's number and a function that writes bytes; it may wait, write, or
-    raise BreakOff. others: requests of other visitors that end during each run. detailed: it was started with
-    --per-request-spec-decode-metrics detailed. likely: the log-probabilities that it tells of each token and
-    of another one at its place."""
+    raise BreakOff. others: drafts of other visitors that it judges during each run. detailed: it was started
+    with --per-request-spec-decode-metrics detailed. likely: the log-probabilities that it tells of each token
+    and of another one at its place."""
 
     rounds: Sequence[Sequence[int]] = ROUNDS
     gamma: int | None = 2
@@ -59,12 +56,9 @@ class StandIn:
     tells: dict[str, Any] = field(default_factory=dict)  # of its drafts after the end, in place of the truth
     at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
-    lingering: int = 0  # in so many readings of the counters an ended request still counts as running
     drafts: int = 0
     draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list)  # by place
-    ended: int = 0
-    generated: int = 0
     aborted: int = 0
     running: int = 0
 
@@ -82,21 +76,11 @@ class StandIn:
 
     def metrics(self) -> str:
         label = f'engine="0",model_name="{self.model}"'
-        running, self.lingering = self.running + bool(self.lingering), max(0, self.lingering - 1)
-        lines = [
-            *sample("vllm:num_requests_running", "gauge", label, running),
-            *sample("vllm:num_requests_waiting", "gauge", label, 0),
-            f"# TYPE {ENDED} counter",
-            f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended)}',
-            *sample("vllm:generation_tokens", "counter", label, self.generated),
-        ]
-        for name, ms in TIMES.items():
-            lines += histogram(f"vllm:{name}_seconds", label, ms / 1000 * self.ended)
+        lines = sample("vllm:num_requests_running", "gauge", label, self.running)
         if self.gamma:
             lines += [
                 *sample("vllm:spec_decode_num_drafts", "counter", label, self.drafts),
                 *sample("vllm:spec_decode_num_draft_tokens", "counter", label, self.draft_tokens),
-                *sample("vllm:spec_decode_num_accepted_tokens", "counter", label, sum(self.accepted)),
                 "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter",
             ]
             per_place = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -119,13 +103,14 @@ class StandIn:
                 self.before_chunk(number, write)
                 is_last = number == len(rounds) - 1
                 write(line(self.chunk(ids, prompt_ids if number == 0 else None, is_last, chat)))
-                self.generated += len(ids)
                 if number and self.gamma:
                     lengths = self.drafted_at_first if all_rounds is self.probe else self.drafted
                     drafted = self.gamma if lengths is None else lengths[number - 1]
                     self.judge(len(ids) - 1, drafted, steps)
             for _ in range(self.judge_more):
                 self.judge(0, self.gamma or 0, steps)
+            for _ in range(self.others):
+                self.judge(0, self.gamma or 0, [])
             self.before_chunk(len(rounds), write)
             read, made = len(prompt_ids), sum(map(len, rounds))
             usage = {"prompt_tokens": read, "total_tokens": read + made, "completion_tokens": made}
@@ -137,7 +122,6 @@ class StandIn:
             self.aborted += 1
             self.running -= 1
             raise
-        self.ended += 1 + self.others
         self.running -= 1
         write(line(end))
         write(b"data: [DONE]\n\n")
@@ -198,10 +182,6 @@ def line(event: dict[str, Any]) -> bytes:
 def sample(name: str, kind: str, label: str, value: float) -> list[str]:
     total = "_total" if kind == "counter" else ""
     return [f"# TYPE {name}{total} {kind}", f"{name}{total}{{{label}}} {float(value)}"]
-
-
-def histogram(name: str, label: str, seconds: float) -> list[str]:
-    return [f"# TYPE {name} histogram", f"{name}_sum{{{label}}} {seconds}", f"{name}_count{{{label}}} 1.0"]
 
 
 def handler(stand_in: StandIn) -> type[Handler]:

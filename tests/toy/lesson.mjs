@@ -2,7 +2,7 @@
 // test_lesson_rules.py compares.
 import { readFileSync } from "node:fs";
 import "../js/words.js";
-import { asAt, weightsOf } from "../../specdemo/ui/static/lesson/chosen.js";
+import { asAt } from "../../specdemo/ui/static/lesson/chosen.js";
 import { pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { shaped } from "../../specdemo/ui/static/lesson/shaping.js";
@@ -11,8 +11,8 @@ import { replacedBy } from "../../specdemo/ui/static/view/verdict.js";
 
 const { cases = [], runs = [] } = JSON.parse(readFileSync(0, "utf8"));
 
-const answers = cases.map(({ raw_p, raw_q, shaping, draft, u, other }) => {
-  const trial = trialOf(shaped(raw_p, shaping), shaped(raw_q, shaping));
+const answers = cases.map(({ raw_p, raw_q, temperature, draft, u, other }) => {
+  const trial = trialOf(shaped(raw_p, temperature), shaped(raw_q, temperature));
   const accepted = u < trial.accept[draft];
   return { ...trial, isAccepted: accepted, next: accepted ? null : pick(trial.replacement, other) };
 });
@@ -21,11 +21,9 @@ const places = runs.map(({ rounds, setting }) => {
   const tokens = rounds.map((round) => linked(round, setting)).flatMap(tokensOf).filter(isDrafted);
   return tokens.filter(({ fate }) => fate !== "discarded").map((token) => {
     const place = placeAt(token);
-    const { others, p, q, shaping, done, replacement } = place;
-    const trial = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
+    const { others, p, q, temperature, done, replacement } = place;
+    const trial = trialOf(shaped(p, temperature, done), shaped(q, temperature, done));
     const own = [trial.p[place.draft] - token.p, trial.drawn[place.draft] - token.q].map(Math.abs);
-    const { order, other, middle } = asAt(token, place);
-    const drawn = () => order[pick(weightsOf(asAt(token, place), trial.replacement), other)].at;
     const isReplaced = replacedBy(token.round.next) === token;
     return {
       fate: token.fate,
@@ -36,8 +34,7 @@ const places = runs.map(({ rounds, setting }) => {
       p,
       isReplaced,
       ofNext: isReplaced ? placeAt(token.round.next)?.p : null,
-      isDrawn: replacement === null || drawn() === replacement,
-      isRuns: middle === null && other === token.round.next?.u,
+      isDrawn: replacement === null || pick(trial.replacement, asAt(token, place).other) === replacement,
     };
   });
 });

@@ -7,9 +7,8 @@ import torch
 
 from specdemo.engine.compiled import Compiled
 from specdemo.engine.rules import JUDGES
-from specdemo.engine.sampling import Nucleus, Sampler, Settings, one_hot, probabilities
+from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.engine.step import Verified
-from specdemo.engine.tree import Tree
 from specdemo.events import Params
 from tests.compiled import compiled_verdict, input_of, verifier_of
 
@@ -35,16 +34,16 @@ CASES = {
 }
 
 
-def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
+def verdicts(params, rule, width, seed, wants_top=0, eos=(), **told):
     """What torch says, and what the compiled code says."""
-    verifier = verifier_of(params, JUDGES[rule](params), width, wants_top, eos, tree)
+    verifier = verifier_of(params, JUDGES[rule](params), width, wants_top, eos)
     generator = torch.Generator().manual_seed(seed)
     logits = 3.0 * torch.randn(B + 1, width, generator=generator)
     own = logits[:B] + torch.randn(B, width, generator=generator)  # the drafter's
     seen = verifier.sampler.seen([1, 5, 3, 3, 0], width, torch.device("cpu"))
     u = torch.rand(3, B, generator=generator, dtype=torch.float64)
     settings = Settings.on_host(verifier.sampler)
-    drafted, q, _ = verifier.sampler.sample(own, u[0], settings, seen)
+    drafted, q = verifier.sampler.sample(own, u[0], settings, seen)
     q = one_hot(drafted, width) if q is None else q
     value = input_of(
         verifier, drafted, q, probabilities(own), u[1].tolist(), u[2, 0].item(), seen=seen, **told
@@ -54,58 +53,19 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
         replace(verifier, compiled_verdict=compiled_verdict()).judge(logits, value),
     )
     (right, ours) = ({name: place[1:] for name, place in packed.layout.items()} for packed in both)
-    assert ours | {"k": right["k"], "p_exact": right.get("p_exact")} == right | {
-        "p_exact": right.get("p_exact")
-    }
+    assert ours | {"k": right["k"]} == right
     return [Verified.of(packed) for packed in both]
-
-
-# Of trees of B tokens: what each follows, and what else differs.
-TREES = {
-    "chain": ([-1, 0, 1, 2], {}),
-    "one family": ([-1, -1, -1, -1], {}),
-    "out of order": ([-1, 0, -1, 0], {}),
-    "an eos": ([-1, -1, 1, 0], {"eos": (3, 6)}),
-    "rows without a draft": ([-1, 0, 0, -1], {"k": 3}),
-    "too deep": ([-1, 0, 0, 1], {"room": 2}),
-}
-
-
-@pytest.mark.parametrize("changes", [{}, ADJUSTED], ids=["", "adjusted"])
-@pytest.mark.parametrize("name", TREES)
-def test_of_a_tree_it_says_what_torch_says(name, changes, monkeypatch):
-    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))
-    parents, told = TREES[name]
-    paths = set()
-    for sampler in SAMPLERS.values():
-        params = Params(gamma=B, **sampler, **changes)
-        for seed in range(10):
-            width = (7, 97)[seed % 2]
-            how = {"tree": Tree((B, 1, 1, 1)), "parents": torch.tensor(parents)}
-            right, ours = verdicts(params, "speculative", width, seed, wants_top=2, **how, **told)
-            assert (ours.judged, ours.path, ours.refused) == (right.judged, right.path, right.refused)
-            assert ours.parents == parents
-            for field, where in (("accept_prob", right.judged), ("masses", right.judged)):
-                for i, counts in enumerate(where):
-                    counts = counts and not (field == "masses" and right.on_path[i])
-                    given, own = getattr(right, field)[i], getattr(ours, field)[i]
-                    assert not counts or own == pytest.approx(given, rel=2e-4, abs=1e-7)
-            right.accept_prob = ours.accept_prob
-            assert_says_the_same(right, ours)
-            paths.add((tuple(right.path), right.refused))
-    assert len(paths) >= 3
 
 
 def assert_says_the_same(right, ours):
     drafts = sum(u < 2 for u in right.u_accept)
     assert (ours.accepted, ours.k, ours.u_accept) == (right.accepted, right.k, right.u_accept)
-    assert (ours.u_next, ours.q_exact) == (right.u_next, right.q_exact)
+    assert ours.u_next == right.u_next
     assert [row[:2] for row in ours.token_ids] == [row[:2] for row in right.token_ids]
     near = {"rel": 2e-4, "abs": 1e-7}
     assert ours.residual_mass == pytest.approx(right.residual_mass, **near)
-    for name in ("accept_prob", "block_prob", "distance"):
-        given, own = getattr(right, name), getattr(ours, name)
-        assert len(own) == len(given) and own[:drafts] == pytest.approx(given[:drafts], **near)
+    assert len(ours.accept_prob) == len(right.accept_prob)
+    assert ours.accept_prob[:drafts] == pytest.approx(right.accept_prob[:drafts], **near)
     for name in ("p", "q", "raw_p", "raw_q", "likely_p"):
         for i, (given, own) in enumerate(zip(getattr(right, name), getattr(ours, name), strict=True)):
             assert own[:2] == pytest.approx(given[:2], **near), (name, i)
@@ -113,10 +73,9 @@ def assert_says_the_same(right, ours):
             assert sorted(own[2:]) == pytest.approx(sorted(given[2:]), **near), (name, i)
 
 
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", ["speculative", "block"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_torch_says(name, rule, monkeypatch):
-    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))  # looks at all tokens, as the compiled code does
+def test_it_says_what_torch_says(name, rule):
     changes, told = CASES[name]
     accepted = set()
     for sampler in SAMPLERS.values():
@@ -130,8 +89,7 @@ def test_it_says_what_torch_says(name, rule, monkeypatch):
 
 @pytest.mark.parametrize("changes", [{}, ADJUSTED], ids=str)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_it_draws_what_torch_draws(sampler, changes, monkeypatch):
-    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))
+def test_it_draws_what_torch_draws(sampler, changes):
     params, compiled = Params(**SAMPLERS[sampler], **changes), Compiled().draw
     for seed, width in enumerate((7, 1000, 20_000)):
         generator = torch.Generator().manual_seed(seed)
@@ -142,7 +100,7 @@ def test_it_draws_what_torch_draws(sampler, changes, monkeypatch):
             sampling = Sampler(params, 2, by)
             seen = sampling.seen([1, 5, 3, 3, 0], width, torch.device("cpu"))
             told.append(sampling.sample(logits, u, Settings.on_host(sampling), seen))
-        (tokens, probs, _), (ours, own, _) = told
+        (tokens, probs), (ours, own) = told
         assert ours.tolist() == tokens.tolist() and (own is None) is (probs is None)
         if own is not None:
             torch.testing.assert_close(own, probs, rtol=1e-4, atol=1e-8)
@@ -155,7 +113,7 @@ def test_logits_on_another_device_are_left_to_torch():
         pytest.fail("compiled code was given them")
 
     sampler = Sampler(Params(temperature=0.0), 0, draws)
-    tokens, _, _ = sampler.sample(torch.zeros(2, 9, device="meta"), torch.zeros(2), Settings({}))
+    tokens, _ = sampler.sample(torch.zeros(2, 9, device="meta"), torch.zeros(2), Settings({}))
     assert tokens.device.type == "meta"
 
 

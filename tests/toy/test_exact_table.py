@@ -11,7 +11,7 @@ import pytest
 
 from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.draft import Drafter, GivenDrafter
-from specdemo.engine.sampling import Nucleus, Sampler, uniforms
+from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from tests import oracle
 from tests.compiled import compiled_verdict
@@ -188,7 +188,6 @@ EXACT = {
     "a model": PLAIN,
     "n-grams with penalties and biases": replace(PLAIN, draft_with="ngram", **ADJUSTED),
     "a guesser": replace(PLAIN, gamma=3),
-    "a nucleus that is cut": SAMPLERS["top-p"],
 }
 
 
@@ -197,10 +196,7 @@ EXACT = {
     [(RUNS, "torch"), *(pytest.param(FULL, judge, marks=pytest.mark.long) for judge in VERDICTS)],
 )
 @pytest.mark.parametrize("name", EXACT)
-def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
-    """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""
-    if name == "a nucleus that is cut":
-        monkeypatch.setattr(Nucleus, "WIDTHS", (1,))
+def test_the_text_has_the_targets_distribution(name, runs, judge):
     fates = Counter()
     drafter = SillyGuesser if name == "a guesser" else None
     p = exactness(EXACT[name], runs, fates, drafter=drafter, compiled=VERDICTS[judge]())

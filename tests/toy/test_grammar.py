@@ -19,8 +19,8 @@ from specdemo.engine import grammar_check
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Mark, Opened, Params, Round
-from specdemo.events.segments import Thoughts
+from specdemo.events import Mark, Params, Round
+from specdemo.events.thoughts import Opened, Thoughts
 from tests import tiny
 from tests.compiled import compiled_verdict
 from tests.oracle import (
@@ -44,7 +44,7 @@ MARKS = {THINK: Mark(THINK, "<think>", "thinking"), ANSWER: Mark(ANSWER, "</thin
 # model may open.
 THOUGHTS = {
     "none": None,
-    "by the prompt": Thoughts(MARKS, Opened(("thinking",))),
+    "by the prompt": Thoughts(MARKS, Opened(thinking=True)),
     "by the model": Thoughts(MARKS, openers=frozenset([THINK])),
 }
 REGEX = "(ab|c)(a|b){1,3}c?"
@@ -214,7 +214,7 @@ def test_rounds_tell_how_many_tokens_fit_and_what_was_forbidden(grammars):
         assert (forbidden > 20) == (name == "a guesser")
 
 
-def test_a_draft_that_the_grammar_leaves_nothing_to_was_ended_by_it(grammars):
+def test_a_draft_ends_where_the_grammar_allows_nothing_that_the_drafter_has(grammars):
     """The drafter never drafts "b"."""
     ended = Counter()
     for seed in range(60):
@@ -223,10 +223,10 @@ def test_a_draft_that_the_grammar_leaves_nothing_to_was_ended_by_it(grammars):
             if isinstance(one, Round):
                 k = min(PLAIN.gamma, len(PROMPT) + PLAIN.max_new_tokens - len(text) - 1)
                 is_stuck = fits(text + [token.id for token in one.draft]) == [1] and len(one.draft) < k
-                assert (one.ended_by == "grammar") == is_stuck and one.ended_by != "drafter"
+                assert (one.ended_by == "drafter") == is_stuck and one.ended_by != "grammar"
                 ended[one.ended_by, bool(one.draft)] += 1
             text += getattr(one, "emitted", ())
-    assert min(ended["grammar", True], ended["grammar", False], ended["eos", True]) > 2
+    assert min(ended["drafter", True], ended["drafter", False], ended["eos", True]) > 2
 
 
 def test_a_draft_is_taken_back_as_if_it_had_not_been_read():
@@ -281,7 +281,6 @@ def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
     for words, ends in ((None, [END]), (tokenizer(), [])):  # no fast tokenizer; nothing that ends a text
         with pytest.raises(ValueError, match="^regex "):
             Grammars(words, V, frozenset(ends)).compiled(PLAIN)
-    assert grammars.compiled(Params()) is None
 
 
 @pytest.mark.parametrize(

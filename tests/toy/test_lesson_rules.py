@@ -1,5 +1,5 @@
 """The page's figure computes with formulas of its own (specdemo/ui/static/lesson): here they are held against
-the engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
+the engine's sampler and its speculative rule, on random p, q, temperatures and random numbers."""
 
 import json
 import shutil
@@ -24,21 +24,23 @@ TOKENS = 6
 
 
 def cases(count: int) -> list[dict]:
-    """Random p and q before the sampler, random filters, a draft that can come, and two random numbers."""
+    """Random p and q before the sampler, a draft that can come, and two random numbers."""
     random = Random(28)
     made = []
     while len(made) < count:
-        shaping = {
-            "temperature": random.choice([0.0, 0.3, 0.7, 1.0, 1.6]),
-            "top_k": random.choice([0, 0, 1, 3, 5, TOKENS]),
-            "top_p": random.choice([1.0, 1.0, 0.35, 0.8, 0.95]),
-            "min_p": random.choice([0.0, 0.0, 0.05, 0.3]),
-        }
+        temperature = random.choice([0.0, 0.3, 0.7, 1.0, 1.6])
         raw_p, raw_q = (weights(random) for _ in range(2))
-        draft = int(torch.multinomial(shaped(raw_q, shaping), 1, generator=torch.manual_seed(len(made))))
+        draft = int(torch.multinomial(shaped(raw_q, temperature), 1, generator=torch.manual_seed(len(made))))
         u, other = random.random(), random.random()
         made.append(
-            {"raw_p": raw_p, "raw_q": raw_q, "shaping": shaping, "draft": draft, "u": u, "other": other}
+            {
+                "raw_p": raw_p,
+                "raw_q": raw_q,
+                "temperature": temperature,
+                "draft": draft,
+                "u": u,
+                "other": other,
+            }
         )
     return made
 
@@ -48,13 +50,11 @@ def weights(random: Random) -> list[float]:
     return [one / sum(drawn) for one in drawn]
 
 
-def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
+def shaped(raw: list[float], temperature: float) -> torch.Tensor:
     """[V], by the engine's sampler."""
-    sampler = Sampler(Params(**shaping))
+    sampler = Sampler(Params(temperature=temperature, top_p=1.0))
     settings = Settings.on_host(sampler)
-    probs, exact = sampler.shape(torch.tensor([raw], dtype=torch.float64).log(), settings)
-    assert exact is None or exact.all()
-    return probs[0]
+    return sampler.shape(torch.tensor([raw], dtype=torch.float64).log(), settings)[0]
 
 
 def by_the_page(**asked: list[dict]) -> dict[str, list]:
@@ -83,7 +83,7 @@ def judged(p: torch.Tensor, q: torch.Tensor, draft: int, u: float, other: float)
 def test_the_sampler_the_verdicts_and_the_replacements_are_the_engines(both):
     rejected = 0
     for asked, found in both:
-        p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
+        p, q = (shaped(asked[raw], asked["temperature"]) for raw in ("raw_p", "raw_q"))
         assert near(found["p"], p) and near(found["drawn"], q), asked
         decision = judged(p, q, asked["draft"], asked["u"], asked["other"])
         assert found["accept"][asked["draft"]] == pytest.approx(float(decision.accept_prob[0]), abs=WITHIN)
@@ -98,7 +98,7 @@ def test_the_sampler_the_verdicts_and_the_replacements_are_the_engines(both):
 def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
     """Each possible draft once. u = 1, which is never drawn, rejects all of them."""
     for asked, found in both[:50]:
-        p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
+        p, q = (shaped(asked[raw], asked["temperature"]) for raw in ("raw_p", "raw_q"))
         probs = [judged(p, q, draft, 1.0, 0.5).accept_prob[0] for draft in range(TOKENS)]
         accepted = torch.stack(probs).nan_to_num() * q.double()
         assert near(found["accepted"], accepted) and near(found["replaced"], (p - q).clamp(min=0.0)), asked
@@ -121,6 +121,5 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
         if place["isReplaced"]:
             assert place["ofNext"] == place["p"], "the replacement brings the same"
             assert place["isDrawn"], "the figure draws what the run drew"
-    assert sum(place["isRuns"] for place in rejected) > 50, "by the run's own number, where that is known"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")

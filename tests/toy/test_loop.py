@@ -222,7 +222,6 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
                 weight = reduce(lambda weight, ratio: min(1.0, weight * ratio), ratios, 1.0)
                 assert draft[-1].accept_prob == weight, "h of the last place is w"
                 by_token = draft_kept("speculative", [t.u < r for t, r in zip(draft, ratios, strict=True)])
-                assert (this_round.kept.block, this_round.kept.speculative) == (kept, by_token)
                 kept_less += by_token < kept
             elif rule == "lenient":
                 expected = [min(1, ratio / 0.4) for ratio in ratios[: kept + 1]]
@@ -232,18 +231,6 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
             ended += len(draft) < this_round.gamma and draft[-1].id == EOS
     assert rule != "block" or kept_less, "else the two rules are not told apart here"
     assert ended >= 3, "else no draft goes on after an eos"
-
-
-@pytest.mark.parametrize("rule", ["speculative", "block"])
-def test_what_both_rules_keep_is_recorded_beside_alternatives(rule):
-    """Without alternatives a run computes only what it needs; block verification needs its own verdict."""
-    for alternatives in (0, 1):
-        params = replace(SAMPLED, rule=rule, gamma=4, alternatives=alternatives)
-        events, _ = run(random_decoding(params, PROMPT))
-        for one in events[1:]:
-            has_verdicts = bool(one.draft) and (alternatives > 0 or rule == "block")
-            own = sum(token.fate == "accepted" for token in one.draft)
-            assert getattr(one.kept, rule, None) == (own if has_verdicts else None)
 
 
 def draft_kept(rule, passed):

@@ -10,16 +10,15 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
-from specdemo.drafters.vocabulary import shared_tokens
+from specdemo.drafters.other_tokenizer import SharedTokensDrafter
+from specdemo.drafters.vocabulary import compared
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
-from tests.oracle import CPU, TableLM, decoding, exactness, make_drafter, materials, random_table, shaped
+from tests.oracle import TableLM, decoding, exactness, materials, random_table, shaped
 from tests.toy.test_exact_table import RUNS, SOUND, TOKENS
 
 OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter's
 TARGET, DRAFTER = random_table(1), random_table(2, len(THEIRS))
-CONFIDENCE = 0.6
 PROMPT = [0, 4, 1]
 PLAIN = Params(gamma=2, temperature=0.9, top_p=1.0, max_new_tokens=8, alternatives=0)
 FILTERED = replace(PLAIN, temperature=1.4, top_k=3, top_p=0.85)
@@ -35,24 +34,12 @@ def letters(words) -> PreTrainedTokenizerFast:
 
 
 OURS_OF, THEIRS_OF = letters(OURS), letters(THEIRS)
-SHARED = dict(shared_tokens(OURS_OF, THEIRS_OF))
+OTHER = compared(OURS_OF, THEIRS_OF)
 
 
-class Shared(SharedTokensDrafter):
-    """Over the table DRAFTER."""
-
-    def __init__(self, sampler, own_ids):
-        super().__init__(materials(sampler, len(OURS), TableLM(DRAFTER)), own_ids)
-
-
-def other(sampler):
-    own_ids = torch.full((len(OURS),), -1)
-    own_ids[list(SHARED)] = torch.tensor(list(SHARED.values()))
-    if sampler.greedy:
-        drafter = make_drafter("model", sampler, len(THEIRS), TableLM(DRAFTER))
-    else:
-        drafter = Shared(sampler, own_ids)
-    return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, SHARED, len(OURS), CPU, sampler.greedy)
+def other(sampler, table=DRAFTER, tokenizer=OTHER):
+    given = materials(sampler, len(OURS), TableLM(table))
+    return SharedTokensDrafter(replace(given, tokenizer=OURS_OF, other_tokenizer=tokenizer))
 
 
 def events_of(params, prompt=PROMPT, drafter=other):
@@ -78,12 +65,14 @@ def test_the_text_has_the_targets_distribution():
 
 @pytest.mark.parametrize("params", [PLAIN, FILTERED])
 def test_q_is_the_drafters_over_the_tokens_that_both_have(params):
-    """Against numpy, after the text in the drafter's own letters; unknown letters are its token 0."""
+    """Against numpy, after the text in the drafter's own letters; those of the prompt that it lacks are its
+    token 0, and others are left out."""
     where = [THEIRS.find(letter) for letter in OURS]
     for seed in range(5):
         text = list(PROMPT)
         for event in events_of(replace(params, seed=seed, alternatives=len(OURS))):
-            own = THEIRS_OF("".join(OURS[token_id] for token_id in text)).input_ids
+            own = THEIRS_OF("".join(OURS[token_id] for token_id in PROMPT)).input_ids
+            own += [where[token_id] for token_id in text[len(PROMPT) :] if where[token_id] >= 0]
             for token in event.draft:
                 logits = TableLM(DRAFTER).row(own)[where].clone()
                 logits[[at < 0 for at in where]] = -torch.inf
@@ -94,42 +83,6 @@ def test_q_is_the_drafters_over_the_tokens_that_both_have(params):
             text += event.emitted
 
 
-def test_a_greedy_draft_goes_through_text_into_the_targets_tokens():
-    """A drafter of whole words: its text "abba" is four tokens of the target, of which k are drafted."""
-    words = letters(["cd", "ab", "ba", "a"])
-    always = torch.full((5, 4, 4), -9.0)
-    always[:, 1, 2] = always[:, 2, 1] = always[:, 0, 1] = always[:, 3, 1] = 9.0
-    table = TableLM(always)  # ab and ba in turns
-    sampler = Sampler(Params(temperature=0.0))
-    model = make_drafter("model", sampler, 4, table)
-    drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
-    text = [OURS.index(letter) for letter in "cdab"]
-    drafter.start(text)
-    draft = drafter.propose(text, 3, [0.5] * 3)
-    assert [OURS[i] for i in draft.ids] == list("baa") and (draft.q.sum(-1) == 1).all()
-    # "cdabba" now; the drafter's own tokens for it are cd, ab, ba, the last of which is new.
-    text += [OURS.index(letter) for letter in "ba"]
-    assert [OURS[i] for i in drafter.propose(text, 4, [0.5] * 4).ids] == list("abba")
-    assert table.ids[:4] == [0, 1, 2, 1]
-
-
-@pytest.mark.parametrize(("k", "made", "ended_by"), [(2, 2, "gamma"), (4, 4, "confidence")])
-def test_a_draft_through_text_that_is_long_enough_was_not_ended_by_confidence(k, made, ended_by):
-    """The drafter is sure of "ab", two tokens of the target, and of nothing after it."""
-    words = letters(["cd", "ab", "ba", "a"])
-    table = torch.full((5, 4, 4), 0.0)
-    table[:, 0, 1] = 9.0
-    sampler = Sampler(Params(temperature=0.0))
-    model = make_drafter("model", sampler, 4, TableLM(table), confidence=CONFIDENCE)
-    model.stops_below = 0.0  # as on a GPU: it makes k tokens of its own
-    drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
-    params = replace(PLAIN, temperature=0.0, gamma=k, confidence=CONFIDENCE)
-    prompt = [OURS.index(letter) for letter in "cd"]
-    one = next(event for event in events_of(params, prompt, lambda sampler: drafter))
-    assert [OURS[token.id] for token in one.draft] == ["a", "b"]
-    assert (one.made, one.ended_by) == (made, ended_by)
-
-
 def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():
     """One token; and one that the drafter has not, though it is in the text."""
     for prompt in ([0], [4], [4, 4, 4]):
@@ -137,38 +90,27 @@ def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():
             assert sum(len(event.emitted) for event in events_of(replace(params, seed=1), prompt)) == 8
 
 
-@pytest.mark.parametrize(("temperature", "penalty"), [(0.0, None), (0.9, 1.2)])
-def test_what_the_drafters_model_lacks_is_left_out_of_its_text(temperature, penalty):
-    """Its tokenizer has "e", and its table has not."""
-    words = letters(THEIRS + "e")
-    params = replace(PLAIN, temperature=temperature, repetition_penalty=penalty, seed=5, max_new_tokens=20)
-
-    def lacking(sampler):
-        drafter = other(sampler)
-        return OtherTokenizerDrafter(
-            drafter.drafter, OURS_OF, words, SHARED, len(OURS), CPU, drafter.through_text
-        )
-
-    sampler = Sampler(params)
-    drafter = lacking(sampler)
-    text, drafted = list(PROMPT), 0
-    for event in decoding(TableLM(TARGET), drafter, params, PROMPT, sampler=sampler):
-        if isinstance(event, Round):
-            own = [THEIRS.index(OURS[token_id]) for token_id in text if OURS[token_id] != "e"]
-            assert not event.draft or drafter.drafter.lm.ids[: len(own)] == own
-            text += event.emitted
-            drafted += len(event.draft)
-    assert OURS.index("e") in text[len(PROMPT) :] and drafted > 10
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_what_was_accepted_is_not_read_again(temperature):
-    """The drafter's forwards: what it drafted and the target kept is in its cache already."""
-    params = replace(PLAIN, temperature=temperature, seed=3, gamma=3, max_new_tokens=40)
+def test_other_tokens_are_spelled_or_left_out_and_what_was_accepted_is_not_read_again(
+    temperature,
+):
+    """Its tokenizer has "e", and its table has not. "db" is two tokens of its own."""
+    ours, spelled = letters([*"abc", "db", "e"]), {"db": "db", "e": ""}
+    tokenizer = replace(compared(ours, letters(THEIRS + "e")), known=len(THEIRS))
+    del tokenizer.shared[4]
+    params = replace(
+        PLAIN, temperature=temperature, repetition_penalty=1.2, seed=5, gamma=3, max_new_tokens=60
+    )
     sampler = Sampler(params)
-    drafter = other(sampler)
-    table = drafter.drafter.lm
-    for event in decoding(TableLM(TARGET), drafter, params, PROMPT, sampler=sampler):
-        if isinstance(event, Round) and event.draft:
-            assert min(position for position, _ in table.fed) == len(drafter.encoded.ids) - 2
-        table.fed.clear()
+    drafter = other(sampler, tokenizer=tokenizer)
+    table, own, came = drafter.lm, [THEIRS.index("a")], set()
+    for event in decoding(TableLM(TARGET), drafter, params, [0], sampler=sampler):
+        if isinstance(event, Round):
+            assert not event.draft or table.ids[: len(own)] == own
+            assert not event.draft or min(position for position, _ in table.fed) >= len(own) - 3
+            table.fed.clear()
+            for token_id in event.emitted:
+                word = ours.convert_ids_to_tokens(token_id)
+                own += [THEIRS.index(letter) for letter in spelled.get(word, word)]
+                came.add(word)
+    assert came >= {"db", "e"}

@@ -101,20 +101,19 @@ def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding
     assert farthest(of_rule(LOSSLESS[rule]), *random_models(seed, V, k, sharpness), k, padding) < apart
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSY)
 # Residuals of two tokens, and of one.
 @pytest.mark.parametrize(("seed", "sharpness"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5), (0, 2.0)])
-def test_the_distance_is_that_of_the_token_emitted(way, rule, seed, sharpness):
-    (p, q), (of_rule, apart) = random_models(seed, V, 1, sharpness), WAYS[way]
-    judge, emitted = of_rule(LOSSY[rule]), Counter()
+def test_the_distance_is_that_of_the_token_emitted(rule, seed, sharpness):
+    p, q = random_models(seed, V, 1, sharpness)
+    judge, emitted = LOSSY[rule], Counter()
     for text, probability in outcomes(judge, p, q, 1).items():
         emitted[text[0]] += probability
     real = sum(abs(emitted[token] - p[()][token]) for token in range(V)) / 2
     tensors = (torch.tensor(np.stack([p[()], p[0,]])), torch.tensor(q[()][None]), torch.tensor([0]))
     u = torch.tensor([0.5], dtype=torch.float64)
     decision = judge(*tensors, u, u)
-    assert decision.distance.item() == pytest.approx(real, abs=apart) and real > 0
+    assert decision.distance.item() == pytest.approx(real, abs=1e-9) and real > 0
 
 
 def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often():
@@ -152,11 +151,9 @@ def test_the_example_of_the_paper():
     assert kept_on_average(block, p, q, 2) == pytest.approx(11 / 9)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rule", [*LOSSLESS.values(), *LOSSY.values()])
-def test_greedy_is_the_target_whatever_the_rule(way, rule):
+@pytest.mark.parametrize("rule", [*LOSSLESS.values(), *map(compiled, LOSSLESS.values()), *LOSSY.values()])
+def test_greedy_is_the_target_whatever_the_rule(rule):
     """One-hot p and q: kept while they agree, and then the target's token."""
-    rule = WAYS[way][0](rule)
     rows = torch.eye(V, dtype=torch.float64)
     for p_ids in product(range(V), repeat=3):
         for q_ids in product(range(V), repeat=2):

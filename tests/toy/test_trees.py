@@ -9,8 +9,6 @@ import pytest
 
 from specdemo.engine.sampling import uniforms
 from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
-from specdemo.events.segments import segments_of
-from specdemo.events.speedup import checks, estimates
 from specdemo.events.trace import NotATrace, Trace
 from tests import oracle
 from tests.oracle import TableLM, decoding, naive_tree, random_table, shaped
@@ -165,7 +163,7 @@ def test_every_verdict_follows_from_the_record(name):
                 assert one.next.residual_mass is one.next.q is None and at not in families
             path = [token.id for token in one.draft if token.fate == "accepted"]
             assert (*path, one.next.id) == one.emitted
-            assert one.kept is None and len(one.draft) <= one.gamma
+            assert len(one.draft) <= one.gamma
     assert several > 3
 
 
@@ -180,7 +178,7 @@ def test_a_tree_goes_as_deep_as_the_text_has_room(name):
                 assert depth == min(3, left - 1) and len(one.draft) == sum((2, 4, 4)[:depth])
                 assert one.gamma == 10 and one.ended_by == ("gamma" if depth == 3 else "length")
             else:
-                assert depth <= min(5, left - 1) and (left == 1 or one.gamma == one.made == 16)
+                assert depth <= min(5, left - 1) and (left == 1 or one.gamma == 16)
                 assert len(one.draft) == 16 or (one.ended_by, depth) == ("length", left - 1)
             depths.add(depth)
             left -= len(one.emitted)
@@ -196,7 +194,6 @@ def test_nothing_follows_a_drafted_end_of_the_text():
                 assert token.parent is None or one.draft[token.parent].id != EOS
             if len(one.draft) < 10 and one.ended_by == "eos":
                 ended += 1
-                assert one.made == len(one.draft)
     assert ended > 10
 
 
@@ -241,12 +238,6 @@ def test_a_trace_keeps_the_tree_and_that_of_a_chain_does_not_change():
     assert "parent" not in chain.to_json() and Trace.from_json(chain.to_json()) == chain
 
 
-def accepted_elsewhere(draft):
-    refused = next(i for i, token in enumerate(draft) if token["fate"] != "accepted")
-    child = next(token for token in draft if token["parent"] == refused)
-    child |= {"fate": "accepted", "u": 0.5, "accept_prob": 1.0}
-
-
 def too_many(draft):
     draft += [draft[-1] | {"fate": "discarded", "u": None, "accept_prob": None}] * 32
 
@@ -254,34 +245,24 @@ def too_many(draft):
 SPOILT = {
     "its own parent": lambda draft: draft[3].update(parent=3),
     "no parent": lambda draft: draft[3].pop("parent"),
-    "no parents": lambda draft: [token.pop("parent") for token in draft],
-    "accepted elsewhere": accepted_elsewhere,
     "too many": too_many,
 }
 
 
-def test_a_tree_that_is_none_or_not_that_of_its_params_is_no_trace():
+def test_a_tree_that_is_none_is_no_trace():
     text = trace_of(PLAIN, 1).to_json()
     for spoil in SPOILT.values():
         data = json.loads(text)
         spoil(data["rounds"][0]["draft"])
         with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
             Trace.from_json(json.dumps(data))
-    for tree in ([], [2, 1, 1], [2, 2]):
-        data = json.loads(text)
-        data["params"]["tree"] = tree
-        with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
-            Trace.from_json(json.dumps(data))
 
 
-def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place():
+def test_what_folds_rounds_counts_all_judged_tokens():
     trace = trace_of(PLAIN, 3)
     tokens = [token for one in trace.rounds for token in one.draft]
     judged = [token for token in tokens if token.u is not None]
     stats = trace.stats
-    assert stats.drafted == stats.made == len(tokens) and stats.tokens == PLAIN.max_new_tokens
+    assert stats.drafted == len(tokens) and stats.tokens == PLAIN.max_new_tokens
     assert stats.accepted + stats.rejected == len(judged)
     assert stats.rejected > sum(one.next.source == "resampled" for one in trace.rounds)
-    assert estimates(trace.rounds, stats) == [] and checks(trace.rounds, stats, 4) is None
-    (segment,) = segments_of(trace.started, trace.rounds)
-    assert (segment.accepted, segment.rejected) == (stats.accepted, stats.rejected)

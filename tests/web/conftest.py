@@ -20,7 +20,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from specdemo.events import Next, Round, metrics
+from specdemo.events import Next, Round, Stats
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.catalog import EMBEDDED
 from tests.web.forked import QUIET, Forked, slow_runs
@@ -212,7 +212,7 @@ def every_fate(tmp_path_factory) -> tuple[Path, Trace]:
 
 def with_rounds(run: Trace, rounds: Iterable[Round]) -> Trace:
     """The run with these rounds in place of its own, all counted anew."""
-    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    trace = replace(run, rounds=[], output_ids=[], text="", stats=Stats())
     for index, one in enumerate(rounds):
         trace.add(replace(one, index=index))
     return trace
@@ -220,7 +220,7 @@ def with_rounds(run: Trace, rounds: Iterable[Round]) -> Trace:
 
 def undrafted(one: Round) -> Round:
     """The same round as if nothing had been drafted in it."""
-    nothing = {"draft": (), "gamma": None, "made": None, "kept": None}
+    nothing = {"draft": (), "gamma": None, "kept": None}
     return replace(one, **nothing, next=sampled(one.next), emitted=(one.next.id,))
 
 

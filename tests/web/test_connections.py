@@ -84,9 +84,7 @@ def test_a_flood_of_half_sent_headers_shuts_nobody_out(server, many_files):
                 stack.enter_context(connected(server.url, HALF))
             if number % 100 == 99:
                 answered, asked = answered + answers(server.url), asked + 1
-        log = server.log()[size:]
-        assert answered == asked and "Traceback" not in log and len(log) < 2_000
-        assert log.count("768 connections are open") == 1
+        assert answered == asked and server.log()[size:] == ""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ traceback and no secret; and the next visitor is served. And what it frees again
 rules one by one."""
 
 import json
+import math
 import random
 import socket
 import sys
@@ -18,10 +19,9 @@ import gradio as gr
 import httpx
 import pytest
 
-import specdemo.ui.front.calls
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
-from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
 from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
 from tests.web.server import Server, controls_of, served_here, watched
 
@@ -36,7 +36,7 @@ PREFLIGHT = {"Access-Control-Request-Method": "POST"}
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
 ONCE = {"prompt": "Once", "max_new_tokens": 1}
 WRONG = (
-    *(None, True, 0, -1, 10**400, 0.5, "", "x", "NaN", "\ud800", "\0", "é" * 5000),
+    *(None, True, 0, -1, 10**400, 0.5, math.nan, [math.inf], "", "x", "NaN", "\ud800", "\0", "é" * 5000),
     *([], [[]], {}, [None], {"__type__": "update", "value": 1}, FILE, {"url": "http://localhost:1/x"}),
     *HOSTILE,
 )
@@ -91,7 +91,7 @@ def from_another_site() -> Iterator[Request]:
 
 def bodies() -> Iterator[Request]:
     for path in (CALL, JOIN, MCP):
-        for body in (b"\xff", b"[" * 50_000, b'{"prompt":' * 20_000, b"{", b"null", b'{"prompt": NaN}'):
+        for body in (b"\xff", b"[" * 50_000, b'{"prompt":' * 20_000, b"{", b"null"):
             yield "POST", path, {"content": body, "headers": TOOLS}
     yield "POST", CALL, {"content": b'{"prompt": "' + b"p" * 3_000_000 + b'"}', "headers": JSON}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 5}}
@@ -258,7 +258,6 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
 def never_drop() -> None:
     """A request that nobody reads keeps its place, however long a busy machine takes for the flood."""
     specdemo.ui.runs.limits.LOCAL = replace(LOCAL, listen_seconds=3_600)
-    specdemo.ui.front.calls.PLACE_SECONDS = 3_600
 
 
 def flood(url: str, requests: int) -> Counter:

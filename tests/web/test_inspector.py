@@ -138,17 +138,15 @@ def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_rou
     assert marks(page).evaluate_all(LIT) == [] == words.evaluate_all(LIT)
 
 
-def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(visit, bare, every_fate):
+def test_below_the_hint_is_a_round_in_slow_motion(visit, bare, every_fate):
     page = visit(bare, still=True)
-    slow = inspector(page).locator(".slow-motion")
+    slow, hint = (inspector(page).locator(name) for name in (".slow-motion", ".hint"))
     assert slow.evaluate(ANIMATIONS) == 0, "it is still"
-    cue, hint = (inspector(page).locator(name) for name in (".cue", ".hint"))
-    assert cue.is_visible() and not hint.is_visible()
+    assert hint.is_visible()
     page.locator('.stage [data-fate="rejected"] > b').first.click()
-    assert not cue.is_visible() and not hint.is_visible() and not slow.is_visible()
+    assert not hint.is_visible() and not slow.is_visible()
     page.keyboard.press("Escape")
     hint.wait_for()
-    assert not cue.is_visible()
     slow.get_by_role("button", name="Once more").click()
     assert slow.evaluate(ANIMATIONS) > 0
     open_trace(page, every_fate[0])

@@ -78,6 +78,7 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "ended")
     panel.get_by_text("Identical: 12 of 12 tokens, compared.").wait_for()
+    assert not page.get_by_test_id("verdict").is_visible(), "the run on the stage is another one"
     texts = [
         panel.locator(f"[data-lane='{lane}'] .stage").evaluate(
             "stage => [...stage.querySelectorAll('[data-fate]')]"
@@ -91,11 +92,8 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     assert set(fates.evaluate_all("tokens => tokens.map(({dataset}) => dataset.fate)")) == {"sampled"}
 
 
-def test_a_comparison_that_is_stopped_is_kept_saved_and_cleared(page):
+def test_a_comparison_that_is_stopped_is_kept_and_saved(page):
     panel = tab(page, "Compare", "compare")
-    clear = panel.get_by_role("button", name="Clear")
-    if clear.is_visible():  # of a first try
-        clear.click()
     panel.get_by_role("button", name="on this prompt").click()
     rows = panel.locator("tbody tr")
     rows.first.wait_for(timeout=DONE)
@@ -110,8 +108,6 @@ def test_a_comparison_that_is_stopped_is_kept_saved_and_cleared(page):
     run(page, PROMPT)  # the engine is free
     tab(page, "Compare", "compare")
     assert rows.count() == len(names), "another run leaves it"
-    clear.click()
-    assert rows.count() == 0
 
 
 def downloaded(page, panel, name: str) -> str:
@@ -134,17 +130,16 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     panel.locator("button[data-gamma='6']").first.click()
     page.wait_for_function("box => box.value === '6'", arg=box(page, "Draft length γ").element_handle())
 
-    drawn, apart = panel.locator("svg .measured:not(.best)"), panel.locator(".elsewhere")
-    assert drawn.count() > 9 and not apart.is_visible()
+    drawn = panel.locator("svg .measured:not(.best)")
+    assert drawn.count() > 9
     before = first_token(page)
     open_examples(page)
     page.get_by_role("button", name=say("recorded.poor.name")).click()
     page.wait_for_function("before => !before.isConnected", arg=before)
     page.get_by_role("tab", name="Gamma").click()
-    apart.wait_for()
+    drawn.first.wait_for(state="detached")
     assert drawn.count() == 0, "it was measured with another drafter"
     assert set(panel.locator("td[data-column$='measured']").all_text_contents()) == {"–"}
-    assert "drafter model embedded/drafter" in apart.inner_text()
 
 
 def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):
@@ -164,7 +159,7 @@ def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):
     wait_for_state(page, "advise", "stopped")
     assert panel.locator(".advised dt").count() == 1
     report = downloaded(page, panel, "Save report")
-    assert report.startswith("<!doctype html>") and "specdemo.advice/1" in report
+    assert report.startswith("<!doctype html>") and "python -m specdemo advise" in report
 
 
 def trials_of(page):
@@ -199,9 +194,8 @@ def test_the_engine_as_it_is_fits_and_each_switch_is_told_from_it(page):
         assert panel.get_by_role("button", name=PAIR).is_disabled(), "it has no mistake in it"
     assert panel.get_attribute("data-found") is None
     assert tried(page, TINY, "likelier", "differs").startswith("Found: ")
-    assert "trials_mistake=likelier" in page.url
     turn(panel, SWITCHES[-1])  # off again
-    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0 and "trials_" not in page.url
+    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0
     assert panel.get_by_role("button", name=PAIR).is_enabled()
 
 

@@ -3,7 +3,7 @@ does not tell is called so. tests/js/served.test.js tests what is written about 
 
 import pytest
 
-from specdemo.ui.view.texts import ENGINE_ONLY, SERVER_NUMBERS
+from specdemo.ui.view.texts import ENGINE_ONLY
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import StandIn, slowly
 from tests.web.conftest import RECORDED, serving
@@ -17,7 +17,6 @@ from tests.web.screen import (
     open_trace,
     run,
     saved,
-    set_field,
     tokens,
     wait_for_state,
 )
@@ -63,20 +62,18 @@ def test_what_is_not_told_is_called_so_and_comes_back_with_a_run_of_the_engine(o
     page.locator('.stage [data-fate="rejected"] b').first.click()
     assert panel.locator(".values dd").all_text_contents() == ["not told by the server"] * 4
     assert not panel.locator(".judgement").is_visible() and panel.locator(".what code").text_content() == "?"
-    assert shown(page) >= {*SERVER_NUMBERS} and not shown(page) & {*ENGINE_ONLY}
-    kinds, counters = (page.get_by_test_id("positions").locator(name) for name in (".kinds", ".counters"))
+    assert not shown(page) & {*ENGINE_ONLY}
+    kinds, places = (page.get_by_test_id("positions").locator(name) for name in (".kinds", ".places"))
     page.get_by_role("tab", name="Where drafts die").click()
-    assert counters.is_visible() and not kinds.is_visible()
+    assert places.is_visible() and not kinds.is_visible()
     page.get_by_role("tab", name="Exactness").click()
-    exactness = page.get_by_test_id("exactness")
-    assert "does not tell p, q and u" in exactness.locator(".answer").text_content()
-    assert not exactness.locator("figure").is_visible()
+    assert "does not tell p, q and u" in page.get_by_test_id("exactness").locator(".answer").text_content()
     page.get_by_role("tab", name="Gamma").click()
     page.get_by_test_id("gamma").get_by_text("Tokens a round only").wait_for()
     opened(False)
-    assert shown(page) >= {*ENGINE_ONLY} - {"experts_read"} and not shown(page) & {*SERVER_NUMBERS}
+    assert shown(page) >= {*ENGINE_ONLY}
     page.get_by_role("tab", name="Where drafts die").click()
-    assert kinds.is_visible() and not counters.is_visible()
+    assert kinds.is_visible()
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +102,3 @@ def test_what_the_server_decides_has_no_controls(page):
     open_settings(page)
     for label in ("Drafting method", "Draft length γ"):
         assert not page.get_by_label(label).is_visible()
-
-
-def test_an_address_that_is_typed_takes_the_place_of_the_pair(page):
-    with StandIn([(5,), (6,), (7,)], gamma=None, model="typed").serving() as url:
-        set_field(page, "Server", url)
-        run(page, "Once")
-        assert saved(page).pair.server.model == "typed"
-        assert page.get_by_label("Pair", exact=True).count() == 0
-        set_field(page, "Server", "host")
-        page.get_by_role("button", name="Generate").click()
-        page.locator('[data-kind="error"]').filter(has_text="Server must be an address").wait_for()

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from specdemo.events.trace import Trace
-from specdemo.ui.runs.recorded import recorded_trace
+from specdemo.ui.view.kept import recorded_trace
 from specdemo.words.catalogue import say, speaking
 from tests.web.conftest import RECORDED
 from tests.web.screen import (

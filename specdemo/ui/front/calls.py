@@ -7,13 +7,12 @@ ends with it. Without Gradio.
 
 import asyncio
 import json
-import math
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from inspect import Parameter, isasyncgen
+from math import ceil
 from secrets import token_hex
 from typing import Any
 
@@ -22,11 +21,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specdemo.ui.front.checks import NotLetIn, name_in, number_in, read_json, short
-from specdemo.ui.runs.limits import Holdings, Limits, Visitor, request_address
+from specdemo.ui.runs.limits import Limits, Refused, Visitor, request_address
 
-# Seconds that an unread call keeps its place for, unless its address has more places than the one that asks
-# for it. A client reads at once.
-PLACE_SECONDS = 2.0
 HEARTBEAT = 15.0  # s without a message, after which the reader gets one that says nothing
 # Characters that many readers of a stream, httpx among them, take for the end of a line. JSON allows them in
 # strings, and nowhere else.
@@ -74,7 +70,6 @@ class Call:
     endpoint: Endpoint
     values: list[Any]
     context: Context = field(default_factory=copy_context)
-    since: float = field(default_factory=time.monotonic)
     messages: "Messages | None" = None
     task: asyncio.Task[None] | None = None
     has_begun: bool = False  # to tell its answers
@@ -147,7 +142,13 @@ class Calls:
     def _add(self, request: Request, endpoint: Endpoint, values: list[Any], session: str | None) -> Response:
         """Takes in a call. session: None for one of its own."""
         event, address = token_hex(16), request_address(request.scope, self.limits)
-        self._make_room(address, session)
+        asked = {call: call.visitor.address for call in self.calls.values()}
+        try:
+            first = self.limits.make_room(address, asked, [call for call in asked if not call.messages])
+        except Refused as error:
+            raise NotLetIn(429, str(error), ceil(self.limits.listen_seconds)) from None
+        if first:
+            self._drop_unread(first.event)
         self.note(request)
         call = self.calls[event] = Call(event, Visitor(session or event, address), endpoint, values)
         if stream := self.streams.get(call.visitor.session):
@@ -155,30 +156,6 @@ class Calls:
         else:
             self._later(self._drop_unread, event)
         return JSONResponse({"event_id": event})
-
-    def _make_room(self, address: str, session: str | None) -> None:
-        """Sees to it that there is a place for one more call of this address; if not, it is refused.
-
-        When all places are taken, the address that has most loses the place of its oldest call: at once to an
-        address that has fewer, after a while to one that has as many. An address that has its share of the
-        places can only have those of its own calls, after a while.
-        """
-        own = [call for call in self.calls.values() if call.visitor.session == session]
-        if len(own) >= self.limits.events_of_session:
-            raise NotLetIn(429, "Too many requests wait here: busy, try again in about 5 s.", 5)
-        unread = {call: call.visitor.address for call in self.calls.values() if not call.messages}
-        taken = Holdings(unread.values())
-        if taken[address] >= self.limits.uncollected_of_address:
-            unread = {call: other for call, other in unread.items() if other == address}
-        elif len(unread) < self.limits.uncollected:
-            return
-        fair, late = taken[address] + 1, time.monotonic() - PLACE_SECONDS
-        can_go = {call: one for call, one in unread.items() if taken[one] > fair or call.since < late}
-        if not (oldest := taken.to_go(can_go)):
-            seconds = math.ceil(PLACE_SECONDS)
-            sentence = f"Too many requests wait here: busy, try again in about {seconds} s."
-            raise NotLetIn(429, sentence, seconds)
-        self._drop_unread(oldest.event)
 
     def _drop_unread(self, event: str) -> None:
         if (call := self.calls.get(event)) and not call.messages:

@@ -5,7 +5,6 @@ traceback.
 """
 
 import json
-import math
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -32,20 +31,10 @@ class NotLetIn(Exception):
         self.headers = {name: value for name, value in headers.items() if value}
 
 
-LONGEST_PATH = 1000  # characters
-LONGEST_PATH_PART = 255  # of one part of a path, as file systems have it
-
-
-def check_path(path: str) -> None:
-    """Checks where a request goes, since Gradio makes file names of it."""
-    if len(path) > LONGEST_PATH or any(len(part) > LONGEST_PATH_PART for part in path.split("/")):
-        raise NotLetIn(404, "There is nothing here.")
-
-
 def read_object(body: bytes) -> dict[str, Any]:
     """Returns the JSON object in a request's body."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError:
         raise NotLetIn(400, "The body must be JSON in UTF-8.") from None
     except RecursionError:
@@ -111,17 +100,6 @@ def short(value: Any) -> str:
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError("a number is too large")
-    return number
 
 
 def _deeper_than(value: Any, depth: int) -> bool:

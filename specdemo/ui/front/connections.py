@@ -3,8 +3,6 @@ to take its answer. Without Gradio."""
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,22 +19,15 @@ try:
 except ImportError:  # on Windows, which has no such limit
     resource = None
 
-_LOG = logging.getLogger(__name__)
-LOG_PERIOD = 60.0  # s between two lines about the same trouble
-# Lines that libraries log without limit: how they begin, and the sentence that is logged in their place.
-NO_FILES = (
-    "socket.accept() out of system resource",  # thousands of tracebacks a second
-    "this process may open no more files: new connections have to wait",
-)
-INVALID = ("Invalid HTTP request received.", "requests came that are not HTTP, and were answered with 400")
+NO_FILES = "socket.accept() out of system resource"  # logged with a traceback thousands of times a second
 
 
 def bound_connections(server: Server, limits: Limits) -> None:
-    """Bounds the connections that the server accepts from now on."""
+    """Bounds the connections that the server accepts from now on, and what they can make libraries log."""
     table = Connections(_most(limits), limits.header_seconds, limits.reader_seconds)
     server.config.http_protocol_class = partial(Connection, table)  # type: ignore[assignment]
-    logging.getLogger("asyncio").addFilter(seldom_logged(*NO_FILES))
-    logging.getLogger("uvicorn.error").addFilter(seldom_logged(*INVALID))
+    logging.getLogger("uvicorn.error").setLevel("ERROR")  # it warns of each request that is not HTTP
+    logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith(NO_FILES))
 
 
 def _most(limits: Limits) -> int:
@@ -56,17 +47,11 @@ class Connections:
         self.most, self.seconds, self.patience = most, seconds, patience
         self.open: dict[Connection, str] = {}  # with the address that each came from, oldest first
         self.waiting: dict[Connection, asyncio.TimerHandle] = {}  # for their next request, longest first
-        self.full = OncePerPeriod()
 
     def come(self, one: "Connection") -> None:
         self.open[one] = visitor_address(one.client[0] if one.client else "", Headers(), behind_proxy=False)
         self.wait(one)
         if len(self.open) > self.most:
-            if self.full:
-                _LOG.warning(
-                    f"{self.most:,} connections are open, which is all that there can be: one is closed for "
-                    "each new one"
-                )
             self._to_go(one).abandon()
 
     def _to_go(self, new: "Connection") -> "Connection":
@@ -157,34 +142,6 @@ class Connection(H11Protocol):
     def abandon(self) -> None:
         self.table.leave(self)
         self.transport.abort()
-
-
-class OncePerPeriod:
-    """A condition that is true at most once in LOG_PERIOD."""
-
-    def __init__(self) -> None:
-        self.last = -LOG_PERIOD
-
-    def __bool__(self) -> bool:
-        now = time.monotonic()
-        if now - self.last < LOG_PERIOD:
-            return False
-        self.last = now
-        return True
-
-
-def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], bool]:
-    """A filter for a log, which seldom writes `sentence` in place of lines that begin with `begins`."""
-    may_log = OncePerPeriod()
-
-    def filtered(record: logging.LogRecord) -> bool:
-        if not record.getMessage().startswith(begins):
-            return True
-        if may_log:
-            _LOG.warning(sentence)
-        return False
-
-    return filtered
 
 
 PIECE = 2**16  # bytes that are sent at once: a slow reader takes one in time

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
@@ -18,7 +18,6 @@ from specdemo.ui.front.checks import (
     Hosts,
     NotLetIn,
     check_no_file,
-    check_path,
     check_unicode,
     read_object,
 )
@@ -69,14 +68,10 @@ class Bodies:
         self.most, self.together, self.seconds = most, at_once * most, seconds
         self.arriving = Holdings()  # bytes
 
-    async def read(self, inside: Inside, address: str) -> bytes:
-        """The request's body, which the app behind the gate then reads again."""
-        async with self.held(inside, address) as body:
-            return body
-
     @asynccontextmanager
     async def held(self, inside: Inside, address: str) -> AsyncIterator[bytes]:
-        """Reads the body as `read` does; its bytes count as arriving until this context is left."""
+        """Reads the request's body, which the app behind the gate then reads again. Its bytes count as
+        arriving until this context is left."""
         announced = dict(inside.scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > self.most:
             raise self._too_large()
@@ -125,7 +120,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 READ_METHODS = ("GET", "HEAD")
 MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
-READ_BY_PAGES = ("/specdemo/runs", "/specdemo/traces")  # a page shows what these refuse as it is
 
 
 class Gate:
@@ -134,7 +128,8 @@ class Gate:
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self.app, self.limits = app, limits
         self.bodies = Bodies(limits.body_bytes, BODIES_ARRIVING, BODY_SECONDS)
-        self.traces = Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS)
+        body = self._reading(self.bodies)
+        trace = self._reading(Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS))
         self.making = asyncio.Semaphore(MAKING)
         session = SESSION.pattern
         # The paths that are open, with their methods and what lets a request in.
@@ -142,20 +137,21 @@ class Gate:
             (r"/|/config", READ_METHODS, self._view),
             (r"/embed", READ_METHODS, self._let_in),  # answers with an address that has the same query
             (r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS, self._plain),
-            (r"/(assets|static)(/[\w@-][\w.@-]*)+", READ_METHODS, self._plain),
+            # Gradio makes file names of these, which are bounded.
+            (r"/(assets|static)(/[\w@-][\w.@-]{0,99}){1,9}", READ_METHODS, self._plain),
             (r"/specdemo/[0-9a-f]+/\w+/[\w.-]+", READ_METHODS, self._plain),
             (r"/health", READ_METHODS, self._plain),
             (r"/gradio_api/(info|openapi\.json|startup-events)", READ_METHODS, self._plain),
             (rf"/gradio_api/heartbeat/{session}", ("GET",), self._plain),
             (r"/gradio_api/queue/data", ("GET",), self._let_in),
             (rf"/gradio_api/call/(v2/)?\w{{1,64}}/{session}", ("GET",), self._plain),
-            (r"/gradio_api/(call/(v2/)?\w{1,64}|queue/join|cancel|reset)", ("POST",), self._raw),
+            (r"/gradio_api/(call/(v2/)?\w{1,64}|queue/join|cancel|reset)", ("POST",), body),
             (r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), self._tools),
-            (r"/specdemo/runs(/\w{1,64}/stop)?", ("POST",), self._raw),
-            (r"/specdemo/halls/[0-9a-f]{16}", ("POST",), self._raw),
+            (r"/specdemo/runs(/\w{1,64}/stop)?", ("POST",), body),
+            (r"/specdemo/halls/[0-9a-f]{16}", ("POST",), body),
             (r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",), self._plain),
             (r"/specdemo/halls/[0-9a-f]{32}", ("GET",), self._plain),
-            (r"/specdemo/traces", ("POST",), self._trace),
+            (r"/specdemo/traces", ("POST",), trace),
         )
         self.doors = [(re.compile(path, re.ASCII), methods, door) for path, methods, door in doors]
 
@@ -179,13 +175,11 @@ class Gate:
         try:
             await self._enter(inside)
         except NotLetIn as refused:
-            is_text = scope["method"] == "POST" and path_of(scope) in READ_BY_PAGES
-            await _refuse(inside, refused, is_text)
+            await _refuse(inside, refused)
 
     async def _enter(self, inside: Inside) -> None:
         scope = inside.scope
         scope["headers"] = [one for one in scope["headers"] if one[0] != b"x-gradio-server"]
-        check_path(scope["path"])
         path = path_of(scope)
         doors = {
             method: door
@@ -213,33 +207,32 @@ class Gate:
     async def _view(self, inside: Inside) -> None:
         """Answers a view of the page. The view waits for its turn to be made, and not until others have been
         read."""
-        await self.making.acquire()
-        making, send = ExitStack(), inside.send
-        making.callback(self.making.release)
+        answer: list[Message] = []
 
-        async def send_and_end(message: Message) -> None:
-            making.close()
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        send, inside.send = inside.send, keep
+        async with self.making:
+            await self._plain(inside)
+        for message in answer:
             await send(message)
 
-        inside.send = send_and_end
-        with making:
-            await self._plain(inside)
+    def _reading(self, bodies: Bodies) -> Door:
+        async def enter(inside: Inside) -> None:
+            async with bodies.held(inside, self._address(inside)):
+                await self._let_in(inside)
 
-    async def _raw(self, inside: Inside) -> None:
-        await self.bodies.read(inside, self._address(inside))
-        await self._let_in(inside)
-
-    async def _trace(self, inside: Inside) -> None:
-        async with self.traces.held(inside, self._address(inside)):
-            await self._let_in(inside)
+        return enter
 
     async def _tools(self, inside: Inside) -> None:
         if inside.scope["method"] != "POST" and _listens(inside.scope):
             raise NotLetIn(405, "This server answers POST requests only.", allow="POST")
-        if body := await self.bodies.read(inside, self._address(inside)):
-            asked = read_object(body)
-            check_unicode(asked)
-            check_no_file(asked)
+        async with self.bodies.held(inside, self._address(inside)) as body:
+            if body:
+                asked = read_object(body)
+                check_unicode(asked)
+                check_no_file(asked)
         await self._let_in(inside)
 
     def _address(self, inside: Inside) -> str:
@@ -266,11 +259,8 @@ def _listens(scope: Scope) -> bool:
     return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
 
 
-async def _refuse(
-    inside: Inside, refused: NotLetIn, is_text: bool = False, more: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    said = refused.sentence if is_text else json.dumps({"detail": refused.sentence})
-    kind = "text/plain" if is_text else "application/json"
-    answer = Response("" if refused.status == 204 else said, refused.status, refused.headers, kind)
+async def _refuse(inside: Inside, refused: NotLetIn, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    said = "" if refused.status == 204 else json.dumps({"detail": refused.sentence})
+    answer = Response(said, refused.status, refused.headers, "application/json")
     answer.raw_headers += more
     await answer(inside.scope, inside.receive, inside.send)

@@ -14,17 +14,17 @@ OF_THE_PAGE = re.compile(r"(/|/config|/specdemo/(runs|traces|halls)(/.*)?)$")
 
 def language_asked(query: str, referer: str, accepted: str) -> str:
     """The language that is asked for, one of LANGUAGES: that of `lang` in the query, else that of `lang` in
-    the address in Referer, else the likeliest of Accept-Language, else the first. A value that is not one of
-    LANGUAGES, or no language at all, asks for nothing."""
+    the address in Referer, else the first known one of Accept-Language, which browsers send in order, else
+    the first. A value that is not one of LANGUAGES, or no language at all, asks for nothing."""
     for asked in (query, _query_of(referer)):
         if found := _known(parse_qs(asked).get("lang", [""])[0]):
             return found
-    return next(filter(None, map(_known, _by_weight(accepted))), next(iter(LANGUAGES)))
+    return next(filter(None, map(_known, accepted.split(","))), next(iter(LANGUAGES)))
 
 
 def _known(tag: str) -> str | None:
     """The language in LANGUAGES that a tag names ("de-AT" is German), or None."""
-    main = tag.strip().lower().partition("-")[0]
+    main = re.split("[-;]", tag.strip().lower())[0]
     return main if main in LANGUAGES else None
 
 
@@ -33,18 +33,6 @@ def _query_of(address: str) -> str:
         return urlsplit(address).query
     except ValueError:  # not an address
         return ""
-
-
-def _by_weight(accepted: str) -> list[str]:
-    """The tags of Accept-Language (RFC 9110, 12.5.4), the likeliest first, without those that are unwanted or
-    have no proper weight."""
-    weighted = []
-    for part in accepted.split(","):
-        tag, _, weight = part.partition(";")
-        found = re.fullmatch(r"\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*", weight) if weight else None
-        if not weight or found:
-            weighted.append((float(found[1]) if found else 1.0, tag))
-    return [tag for weight, tag in sorted(weighted, key=lambda one: -one[0]) if weight > 0]
 
 
 class Speaking:

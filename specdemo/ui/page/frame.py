@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 
 from specdemo.loading.catalog import WORKS
-from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view import texts
-from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
+from specdemo.ui.view.kept import RECORDINGS, WORLDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -38,7 +38,6 @@ FRAME = """<div class="run" data-state="empty" data-tab="text" data-first data-l
   data-recorded="{recorded}" data-works="{works}">
   <p class="intro"><span class="words">{page.introduction}</span> <button type="button" class="run-here"
     hidden>{page.run_here}</button> <button type="button" class="show-how" disabled>{tour.button}</button></p>
-  <ol class="turns" data-testid="turns" aria-label="{page.turns}" hidden></ol>
   <div class="notices"><p class="notice" data-testid="notice" role="status"></p>
     <progress max="1" aria-label="{page.loaded}" hidden></progress></div>
   <div class="outcome">
@@ -139,7 +138,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         "tabs": tabs,
         "panels": panels,
         "headline": _number(texts.HEADLINE),
-        "others": "".join(map(_number, (*texts.OTHER_NUMBERS, *texts.SERVER_NUMBERS))),
+        "others": "".join(map(_number, texts.OTHER_NUMBERS)),
         "legend": "".join(_legend_entry(fate) for fate in texts.FATES if fate != "prompt"),
         "moves": "".join(_move(*move) for move in MOVES),
         "speeds": "".join(f'<option value="{one}"></option>' for one in SPEEDS),  # player.js names them
@@ -166,14 +165,11 @@ def _say(key: str) -> str:
 
 def _number(key: str) -> str:
     """One number of the frame. The Tab key comes to the first number, and arrow keys to the others. Some
-    numbers are for runs of the engine or of a server only, and some have other words there, which the scripts
-    put in."""
+    numbers are for runs of the engine only, and some have other words for a server's, which the scripts put
+    in."""
     tab_index = 0 if key in (texts.HEADLINE, texts.OTHER_NUMBERS[0]) else -1
-    only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
-    name, definition = (
-        _say(f"served.own_numbers.{key}.{part}" if only == "server" else f"run.numbers.{key}.{part}")
-        for part in PARTS
-    )
+    only = "engine" if key in texts.ENGINE_ONLY else ""
+    name, definition = (_say(f"run.numbers.{key}.{part}") for part in PARTS)
     served_name, served_definition = (_words("served", f"served.numbers.{key}.{part}") for part in PARTS)
     return (
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'

@@ -6,18 +6,18 @@ one sentence, as Params does.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
-from specdemo.events import METHODS, PARAMETERS, ChatMessage, Params
+from specdemo.events import LISTED, PARAMETERS, ChatMessage, Params
 from specdemo.events.params import as_text, check_messages, check_text, is_conversation
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.runs.recorded import RECORDINGS
+from specdemo.ui.view.kept import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
 from specdemo.words.catalogue import say
 from specdemo.words.message import about, refusal
@@ -25,36 +25,19 @@ from specdemo.words.message import about, refusal
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
-# What the tab "Why it is exact" shows, where that differs from what it begins with (static/lesson/chosen.js):
-# the ranges of its numbers.
-FIGURE_NUMBERS: dict[str, tuple[float, float]] = {
-    "figure_temperature": (0, 2),
-    "figure_top_k": (0, 6),
-    "figure_top_p": (0.05, 1),
-    "figure_min_p": (0, 0.95),
-    "figure_draft": (0, 6),
-    "figure_u": (0, 0.999),
-    "figure_other": (0, 0.999),
-}
-MISTAKES = ("from_p", "told", "soft", "likelier")  # as lesson/identity.js has them
-FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where it has a token's of a run
-# Other names: how their texts are written, with the message that says so, and what they can be. "trials_" are
-# the switches of "Trials".
+# Other names: how their texts are written, with the message that says so, and what they can be.
 WRITTEN = {
     **dict.fromkeys(("run", "guess"), ("[01]", "switch")),
-    **dict.fromkeys(("token", "figure_of"), (r"\d{1,9}\.\d{1,9}", "pinned")),
+    "token": (r"\d{1,9}\.\d{1,9}", "pinned"),
     "tour": (r"\d{1,9}", "step"),
     "worlds": ("[0-8]", "worlds_stop"),
-    "digest": ("[0-9a-f]{8}|", "digest"),
     "hall": (HALL.pattern, "hall"),
 }
 CHOICES = {"tab": TABS, "trace": (RECORDED_RUN, *RECORDINGS)}
-CHOICES |= {"trials_mistake": MISTAKES, "trials_guesses": ("1", "2")}
-SUMS = 0.01  # what a sum of written probabilities may be off by
-OURS = (*GENERATING, *WRITTEN, *CHOICES, *FIGURE_NUMBERS, "figure_mistakes", "figure_p", "figure_q")
+OURS = (*GENERATING, *WRITTEN, *CHOICES)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
-# __, and the visitor's language.
-OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang")
+# __, the visitor's language, and what earlier links told of a recording.
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "digest")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -63,16 +46,14 @@ class Link(NamedTuple):
     """What an address asks for. values: what the prompt and the other controls are to hold, without those of
     which the address says nothing. starts: a run, a game in which the visitor drafts, or nothing. messages:
     those of a conversation before the prompt. trace: the name of the recorded run that the address shows;
-    empty where it shows none, or starts something. digest: which recording of that name was meant; empty
-    where the address does not say. hall: the code of the hall that its game is played in; nothing is known
-    of it here."""
+    empty where it shows none, or starts something. hall: the code of the hall that its game is played in;
+    nothing is known of it here."""
 
     values: Values
     starts: Literal["run", "guess", ""]
     note: str
     messages: tuple[ChatMessage, ...]
     trace: str
-    digest: str
     hall: str
 
 
@@ -87,15 +68,14 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     for name, choices in CHOICES.items():
         if name in given:
             _one_of(name, given[name], choices)
-    _check_figure(given)
     check_text("prompt", given.get("prompt", ""))
     how: dict[str, Any] = {}
     for name in texts.keys() & FIELDS.keys():
         codec = PARAMETERS[name].codec
         how[name] = codec.join(texts[name]) if codec.join else codec.read(given[name])
     params = Params(**how)
-    if params.draft_with not in tuple(METHODS):  # the control has no other
-        raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(METHODS)))
+    if params.draft_with not in LISTED:  # the control has no other
+        raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(LISTED)))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
         raise ValueError(about(asked, "fixed"))
     messages = _messages(given.get("messages"))
@@ -103,13 +83,13 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     limits.check(messages, params)
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     weights |= {name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in weights if name in given}
-    pair = {"pair": _one_of("pair", given["pair"], pairs), "server": ""} if "pair" in given else {}
+    pair = {"pair": _one_of("pair", given["pair"], pairs)} if "pair" in given else {}
     asks = any(name in given for name in GENERATING)
     prompt = {"prompt": given["prompt"]} if "prompt" in given else {}
     values = values_of(params) | weights | pair | prompt if asks else {}
     starts = next((what for what in ("guess", "run") if given.get(what) == "1"), "")
     trace = "" if starts or asks else given.get("trace", "")
-    return Link(values, starts, _note(given), messages, trace, given.get("digest", ""), given.get("hall", ""))
+    return Link(values, starts, _note(given), messages, trace, given.get("hall", ""))
 
 
 def write(
@@ -134,30 +114,6 @@ def write(
     if len(query) > LONGEST_QUERY:
         query = urlencode(items[1 + len(said) :])
     return query if len(query) <= LONGEST_QUERY else ""
-
-
-def _check_figure(given: dict[str, str]) -> None:
-    for name, (low, high) in FIGURE_NUMBERS.items():
-        kind, text = int if name in ("figure_top_k", "figure_draft") else float, given.get(name, str(low))
-        if not low <= (_numbers(text, kind) or [-1])[0] <= high or "," in text:
-            raise ValueError(refusal(name, "whole" if kind is int else "number", text, low=low, high=high))
-    for mistake in given["figure_mistakes"].split(",") if "figure_mistakes" in given else ():
-        _one_of("figure_mistakes", mistake, MISTAKES)
-    counts = range(2, FIGURE_GROUPS + 1) if "figure_of" in given else [FIGURE_TOKENS]
-    for name in ("figure_p", "figure_q"):
-        shares = _numbers(given[name], float) if name in given else [1 / counts[-1]] * counts[-1]
-        fits = len(shares) in counts and all(0 <= one <= 1 for one in shares)
-        if not (fits and abs(sum(shares) - 1) <= SUMS):
-            many = "2–7" if "figure_of" in given else "6"
-            raise ValueError(refusal(name, "shares", given[name], many=many))
-
-
-def _numbers(text: str, kind: Callable[[str], float]) -> list[float]:
-    """The numbers between the commas; none where one is no number."""
-    try:
-        return [kind(one) for one in text.split(",")] if len(text) < 200 else []
-    except ValueError:
-        return []
 
 
 def _messages(text: str | None) -> tuple[ChatMessage, ...]:

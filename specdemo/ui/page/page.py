@@ -21,7 +21,7 @@ from starlette.routing import Route
 with patch("inspect.getfile", side_effect=FileNotFoundError):
     import gradio as gr
 
-from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
+from specdemo.events import LISTED, PARAMETERS, RULES, words_of_row
 from specdemo.events.trace import Trace
 from specdemo.ui.front.calls import Calls, Endpoint
 from specdemo.ui.front.gradio import leave_out_queue, note_visitor
@@ -33,8 +33,8 @@ from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import following_routes, hall_routes, trace_route
+from specdemo.ui.view.kept import RECORDINGS, TRACES_FOLDER, recorded_trace
 from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,
@@ -51,6 +51,7 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 RECORDED = TRACES_FOLDER / "first.json"
+STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 # Tells the page's scripts what the controls hold, by name, and puts into them what a script answers: values,
 # or Gradio's updates.
 REACH = """async (...held) => {
@@ -176,7 +177,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     first = FIRST | {"pair": models.default}
     shown = visible(first)
 
-    methods = [(words_of_row("methods", name, "menu"), name) for name in METHODS]
+    methods = [(words_of_row("methods", name, "menu"), name) for name in LISTED]
     samplers = [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS]
     rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
     choices = {"pair": models.names, "draft_with": methods, "sampler": samplers, "rule": rules}

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specdemo.errors import PairError
-from specdemo.events import METHODS, RULES, ChatMessage, Params, check_prompt
+from specdemo.events import LISTED, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.checks import NotLetIn, name_in, read_json, short
 from specdemo.ui.front.gradio import note_visitor
@@ -51,10 +50,9 @@ from specdemo.ui.view.settings import (
     params_from_controls,
     visible,
 )
-from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, speaking
 
-CHOICES = {"draft_with": METHODS, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
+CHOICES = {"draft_with": LISTED, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
 
 
 class PageRequests:
@@ -98,7 +96,7 @@ class PageRequests:
                 label = say("page.prompt") if name == "prompt" else label_of(name)
             raise NotLetIn(400, f"{label} must be {what}, not {short(value)}.")
 
-    async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
+    async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> dict[str, Any]:
         """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
         refused."""
         match asked.get("kind"):
@@ -121,10 +119,9 @@ class PageRequests:
         values: Values,
         remarks: tuple[str, ...] = (),
         messages: tuple[ChatMessage, ...] = (),
-        before: tuple[str, ...] = (),
-    ) -> PageMessage:
+    ) -> dict[str, Any]:
         """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
-        system prompt. before: see FollowedRun."""
+        system prompt."""
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
             check_prompt(prompt)
@@ -135,27 +132,25 @@ class PageRequests:
             self.limits.check(asked, params)
 
             def link(trace: Trace) -> str:
-                if choice.server:  # an address must not name servers
-                    return ""
                 return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
 
-            run = FollowedRun(self.limits, params, link, remarks, before)
+            run = FollowedRun(self.limits, params, link, remarks)
             ticket = self._join(visitor, "run", run)
             self.board.begin(run, follow(self.models, ticket, choice, asked, params))
         except Exception as error:
             return wrong(error)
         return {"follow": run.name, "at": time.time_ns()}
 
-    def _reply(self, visitor: Visitor, name: str, values: Values) -> PageMessage:
+    def _reply(self, visitor: Visitor, name: str, values: Values) -> dict[str, Any]:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
         says next."""
         shown = self.board.get(name)
         said = shown.kept.conversation if shown and shown.kept else None
         if said is None:
             return wrong(ValueError(say("run.no_conversation")))
-        return self._run(visitor, values, messages=said, before=(*shown.before, name))
+        return self._run(visitor, values, messages=said)
 
-    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> PageMessage:
+    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> dict[str, Any]:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
@@ -188,7 +183,7 @@ class PageRequests:
         self.board.put(one)
         return ticket
 
-    async def _link(self, visitor: Visitor, query: str, values: Values) -> PageMessage:
+    async def _link(self, visitor: Visitor, query: str, values: Values) -> dict[str, Any]:
         """What the page's address says, for the controls; what is wrong with it; and the run or the game that
         it asks for, if it does. Any web site can have led here, so a pair that is not loaded waits until the
         visitor presses Generate."""
@@ -198,11 +193,9 @@ class PageRequests:
             return wrong(error)
         filled = link.values
         notes = [link.note] if link.note else []
-        if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
-            if link.digest not in recorded.kept.link:
-                notes.append(say("run.link_recorded_again", name=link.trace))
-            if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
-                filled = recorded.kept.values
+        if link.trace not in ("", RECORDED_RUN):  # every page shows that one at first, beside any controls
+            recorded = self.board.get(link.trace)
+            filled = recorded.kept.values if recorded and recorded.kept else filled
         values, answer = values | filled, self._filled(filled)
         asks = link.starts and self._not_loaded(values)
         if asks:
@@ -219,11 +212,7 @@ class PageRequests:
     def _hints(self, values: Values) -> dict[str, dict[str, Any]]:
         """What stands beside each control and the prompt, and which are shown, as Gradio's updates."""
         choice = _choice(values)
-        try:
-            needs, pair = self.models.needs(choice), self.models.loaded(choice)
-        except PairError:  # a wrong address, of which the hints tell
-            choice = replace(choice, server=None)
-            needs, pair = self.models.needs(choice), self.models.loaded(choice)
+        needs, pair = self.models.needs(choice), self.models.loaded(choice)
         texts = hints(values, values["prompt"], needs, pair, self.limits)
         beside = {name: {"info": texts[name] or None} for name in self.names}
         beside["prompt"] = {"value": texts["prompt"], "visible": bool(texts["prompt"])}
@@ -234,14 +223,11 @@ class PageRequests:
         """The name of the pair in the controls, if a run would first load it or ask a server what it is;
         empty if not, and for what the server was started with."""
         choice = _choice(values)
-        if choice in (Choice(), Choice(self.models.default)):
+        if choice in (Choice(), Choice(self.models.default)) or self.models.loaded(choice):
             return ""
-        try:
-            return "" if self.models.loaded(choice) else str(choice.server or choice.pair)
-        except PairError:  # its own run says so
-            return ""
+        return values["pair"]
 
-    def _filled(self, values: Values) -> PageMessage:
+    def _filled(self, values: Values) -> dict[str, Any]:
         """An answer that fills the controls; those stay as they are for which there is no value."""
         filled = {name: values[name] for name in self.names if name in values}
         return {"controls": filled} if filled else {}

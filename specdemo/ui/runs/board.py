@@ -11,22 +11,20 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Holdings, Limits
-from specdemo.ui.runs.queue import Refused, Ticket
-from specdemo.ui.runs.recorded import digest_of
+from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
+from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair
-from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
-from specdemo.words.catalogue import say, spoken
+from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
@@ -37,11 +35,9 @@ class Followed:
     """Something that goes on in the server and is read by a page, or a run that has ended or was read from a
     file. session: the session of the page that asked for it. said: makes what a reader is shown of it besides
     a run's rounds, in the language that is spoken; another function whenever that is new. feed: the rounds of
-    a run that goes on. before: the names of the runs that have answered the turns before it, in a
-    conversation."""
+    a run that goes on."""
 
     session = ""
-    before: tuple[str, ...] = ()
 
     def __init__(
         self, limits: Limits, address: str = "", name: str = "", kept: KeptRun | None = None
@@ -54,7 +50,7 @@ class Followed:
         self.was_read = False
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
-        self.said: Callable[[], PageMessage] | None = None
+        self.said: Callable[[], dict[str, Any]] | None = None
         self.feed: RunFeed | None = None
         self._changed = asyncio.Event()
 
@@ -64,7 +60,7 @@ class Followed:
 
     @property
     def seed(self) -> int | None:
-        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
+        return self.kept.params.seed if self.kept else self.feed and self.feed.trace.params.seed
 
     def keep(self) -> KeptRun | None:
         """The run so far, compressed; None before it has begun, and of a measurement."""
@@ -103,7 +99,7 @@ class Followed:
         shown, feed, timed = None, None, None
         while True:
             changed, ended, feed, said = self._changed, self.ended, self.feed or feed, self.said
-            message: PageMessage = {"ended": True} if ended else {}
+            message: dict[str, Any] = {"ended": True} if ended else {}
             if said is not shown and said:
                 message, shown = {**said(), **message}, said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
@@ -158,15 +154,10 @@ class FollowedRun(Followed):
     asks for the run. remarks: remarks about how the run was asked for."""
 
     def __init__(
-        self,
-        limits: Limits,
-        params: Params,
-        link: Callable[[Trace], str],
-        remarks: Sequence[str] = (),
-        before: tuple[str, ...] = (),
+        self, limits: Limits, params: Params, link: Callable[[Trace], str], remarks: Sequence[str] = ()
     ) -> None:
         super().__init__(limits)
-        self.params, self.link, self.remarks, self.before = params, link, remarks, before
+        self.params, self.link, self.remarks = params, link, remarks
         self.described: object = None
 
     def _take(self, report: Waiting | RunProgress) -> None:
@@ -176,13 +167,16 @@ class FollowedRun(Followed):
         pair, trace = report.pair, report.run.trace
         if self.feed is None:
             tokenizer = getattr(pair, "tokenizer", None)  # a server has none
-            self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
+            self.feed = RunFeed(trace, tokenizer, link=self.link(trace))
         self.feed.ended = report.is_timed or report.ended
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            words = in_each_language(lambda: [*self.remarks, *describe_pair(pair, self.params)])
-            self.said = lambda: {"notice": notice("note", *words[spoken()])}  # it keeps no pair in memory
+            words = {}  # of each language, since it must keep no pair in memory
+            for tag in LANGUAGES:
+                with speaking(tag):
+                    words[tag] = [*self.remarks, *describe_pair(pair, self.params)]
+            self.said = lambda: {"notice": notice("note", *words[spoken()])}
         if note := report.note:
             self.said = lambda: {"notice": notice("note", in_words(note))}
 
@@ -190,7 +184,7 @@ class FollowedRun(Followed):
         if self.feed:
             self.feed.ended = True
         why = message_about(error)
-        kind: NoticeKind = "note" if why == STOPPED_EARLY else "error"
+        kind = "note" if why == STOPPED_EARLY else "error"
         self.said = lambda: {"notice": notice(kind, in_words(why))}
 
     async def _end(self) -> None:
@@ -220,7 +214,7 @@ class FollowedMeasurement(Followed):
             self.stopped = True
             self._wake()
 
-    def _take(self, report: Measurement) -> None:
+    def _take(self, report: dict[str, Any]) -> None:
         if not self.stopped:
             self.latest, self.said = report, partial(dict, measurement=report)
 
@@ -232,18 +226,27 @@ class FollowedMeasurement(Followed):
         await super()._end()
 
 
+def digest_of(trace: Trace) -> str:
+    """Tells one recording from another of the same name: eight digits of a digest of its tokens and fates."""
+    rounds = [
+        [[(one.id, one.fate) for one in each.draft], each.next and (each.next.id, each.next.source)]
+        for each in trace.rounds
+    ]
+    return sha256(json.dumps([trace.prompt_ids, rounds]).encode()).hexdigest()[:8]
+
+
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
+    feed = RunFeed(trace, recorded=True, link=f"trace={name}")
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
-    return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
+    return Followed(limits, name=name, kept=kept_run(feed, values=values_of_trace(trace, weights)))
 
 
-def wrong(error: Exception) -> PageMessage:
+def wrong(error: Exception) -> dict[str, Any]:
     return {"notice": notice("error", in_words(message_about(error)))}
 
 
-def failed(latest: Measurement, error: Exception) -> Measurement:
+def failed(latest: dict[str, Any], error: Exception) -> dict[str, Any]:
     return latest | {"state": "failed", "text": in_words(message_about(error)), "share": None}
 
 
@@ -282,28 +285,20 @@ class Board:
 
     def _has_ended(self, one: Followed) -> None:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
-        before are removed, so that nobody can ask for them, except for those of the same conversation."""
+        before are removed, so that nobody can ask for them."""
         if one.kept:
-            stay = (one.name, *one.before)
             for each in list(self.entries.values()):
-                if each.name not in stay and each.kept and each.session == one.session:
+                if each is not one and each.kept and each.session == one.session:
                     del self.entries[each.name]
         self._make_room()
 
     def make_room(self, address: str) -> None:
-        """Makes room for one more request of this address. Raises Refused where the address asks for too much
-        that nobody has begun to read. Where others have more of that, the one with the most gives up a
-        place."""
+        """Makes room for one more request of this address among those that nobody has begun to read, or
+        raises Refused."""
         unread = {each: each.address for each in self.entries.values() if not (each.ended or each.was_read)}
-        held = Holdings(unread.values())
-        if held[address] < self.limits.uncollected_of_address:
-            if len(unread) < self.limits.uncollected:
-                return
-            if one := held.to_go(unread, newcomer=address):
-                one.stop()
-                del self.entries[one.name]
-                return
-        raise Refused(message("unread"))
+        if one := self.limits.make_room(address, unread, unread):
+            one.stop()
+            del self.entries[one.name]
 
     def _make_room(self) -> None:
         """Removes entries until there is room, but never the latest one, and nothing that goes on."""

@@ -32,7 +32,6 @@ from specdemo.session import one_round, prepare
 from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import MeasurementRequest, pair_here
-from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal, shown
@@ -92,7 +91,7 @@ class GuessRequest(MeasurementRequest):
 
 def game_after(
     pair: AnyPair, request: GuessRequest, is_over: Callable[[], bool] = lambda: False
-) -> wire.Game | None:
+) -> dict[str, Any] | None:
     """The game after the round that is asked for; None if is_over was true before."""
     pair = pair_here(pair, "guess")
     if pair.tokenizer is None:
@@ -102,7 +101,7 @@ def game_after(
     if any(one >= pair.known_ids for one in ids):
         raise ValueError(f"ids must hold token ids, whole numbers from 0 to {pair.known_ids - 1}")
     assert params.seed is not None and params.gamma != "auto", "the request has set them"
-    game: wire.Game = {
+    game: dict[str, Any] = {
         "name": name_of(started),
         "seed": params.seed,
         "most": params.gamma,
@@ -250,7 +249,7 @@ class Halls:
             "drafter": sum(play.of_drafter for play in plays) / rounds if rounds else None,
         }
 
-    def count(self, session: str, request: GuessRequest, game: wire.Game) -> str:
+    def count(self, session: str, request: GuessRequest, game: dict[str, Any]) -> str:
         """Counts a round that was judged, if it goes on where the page's first game in this hall stands.
         Returns the sentence for a player whose round is not counted."""
         hall = self.get(request.hall)
@@ -275,8 +274,8 @@ class Halls:
         return ""
 
     async def counted(
-        self, session: str, request: GuessRequest, reports: AsyncIterator[wire.Measurement]
-    ) -> AsyncIterator[wire.Measurement]:
+        self, session: str, request: GuessRequest, reports: AsyncIterator[dict[str, Any]]
+    ) -> AsyncIterator[dict[str, Any]]:
         """The reports of a round, which is counted at its end."""
         async with aclosing(reports) as told:  # type: ignore[type-var]
             async for report in told:

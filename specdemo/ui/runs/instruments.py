@@ -35,16 +35,16 @@ from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for, prompts_of
 from specdemo.measure.results import work_in_words
 from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
+from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, winner
 from specdemo.ui.runs.guess import GuessRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, in_thread, prompt_in_words
 from specdemo.ui.runs.trials import WorldsRequest, trials_request
-from specdemo.ui.view import feed, wire
+from specdemo.ui.view import feed
+from specdemo.ui.view.feed import MEASUREMENT_KINDS
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
-from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
-from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
+from specdemo.ui.view.texts import drafter_in_words
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns
@@ -79,19 +79,18 @@ class ComparisonRequest(MeasurementRequest):
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         settings, is_race = self.settings(pairs), self.kind == "race"
         prompts = prompts_for(pairs[0], feed.SET_SIZE) if self.is_set else [self.prompt]
-        repeats = 1 if is_race or self.is_set else feed.REPEATS
-        in_turns = feed.IN_TURNS[:1] if self.is_set else feed.IN_TURNS
-        if is_race or not all(map(can_be_timed_in_turns, pairs)):
-            in_turns = ()
-        news: dict[str, Any] = {"whose": self.whose(pairs, repeats, in_turns), "share": 0.0}
-        news["text"] = say("run.warming_up")
+        in_turns = not is_race and all(map(can_be_timed_in_turns, pairs))
+        most = 1 if is_race else feed.REPEATS
+        least = 1 if in_turns or self.is_set else most
+        whose = self.whose(pairs, least, in_turns)
+        news: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
         yield news
-        how = {"is_stopped": lambda: ticket.is_over, "in_turns": in_turns}
-        for so_far in compare(settings, prompts, repeats, **how):
+        how = (most if in_turns else least, least, in_turns, lambda: ticket.is_over)
+        for so_far in compare(settings, prompts, *how):
             share = max(news["share"], so_far.share)  # another pass can make it smaller
             news = news | {"share": share} | self._measured(settings, prompts, so_far)
-            if in_turns and so_far.repeats > in_turns[-1]:  # runs were too short to be timed in turns
-                news["whose"] = self.whose(pairs, repeats, ())
+            if in_turns and so_far.is_too_short:
+                news["whose"] = say("run.too_short", whose=whose)
             if so_far.rows and so_far.measuring:
                 measuring = next(one for one in settings if one.name == so_far.measuring)
                 name = _name_on_page(measuring) if self.kind == "compare" else measuring.name
@@ -119,7 +118,7 @@ class ComparisonRequest(MeasurementRequest):
             params = replace(params, exit_layer=0)
         return with_trees(settings_for(pairs, methods_at_hand(pair), params), params)
 
-    def whose(self, pairs: Sequence[AnyPair], repeats: int, in_turns: Sequence[int]) -> str:
+    def whose(self, pairs: Sequence[AnyPair], repeats: int, in_turns: bool) -> str:
         """What is compared and how often, in words."""
         info, params = pairs[0].info, self.params
         if self.kind != "race" and not info.server:  # each row has its own length or tree
@@ -194,7 +193,7 @@ class AdviseRequest(MeasurementRequest):
 
 # What makes a request of each kind of what the page's script sends and the other fields of
 # MeasurementRequest. The kind's panel is the tab of the same name.
-INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
+INSTRUMENTS: dict[str, Callable[..., MeasurementRequest]] = {
     "race": ComparisonRequest,
     "gamma": ComparisonRequest,
     "compare": ComparisonRequest,
@@ -220,7 +219,7 @@ def measurement_request(
     return INSTRUMENTS[sent["kind"]](sent, choice, prompt, params, link)
 
 
-def settings_of_servers(kind: MeasurementKind, pairs: Sequence[AnyPair], params: Params) -> list[Setting]:
+def settings_of_servers(kind: str, pairs: Sequence[AnyPair], params: Params) -> list[Setting]:
     """pairs: the chosen server, and the others with the same model. Raises PairError with what is lacking."""
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
@@ -231,19 +230,6 @@ def settings_of_servers(kind: MeasurementKind, pairs: Sequence[AnyPair], params:
     names += [say("run.drafting_pair", name=pair.info.name) for pair in used]
     compared = zip(names, [alone[0], *used], strict=True)
     return [Setting(name, pair, pair.check(params)) for name, pair in compared]
-
-
-# The methods that are shown at first, of the pair's own: one of each kind of drafter.
-FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
-
-
-def _about(setting: Setting) -> str:
-    """What drafts, in words; empty of a server, which drafts as it was started."""
-    if not setting.pair.runs_here:
-        return ""
-    how = feed.how_in_words(setting.params.draft_with, setting.pair.info.drafter_kind)
-    how = how or say("compare.alone")
-    return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
 
 
 def _name_on_page(setting: Setting) -> str:
@@ -261,7 +247,7 @@ def _name_on_page(setting: Setting) -> str:
     return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
 
-def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> dict[str, Any]:
     """The target alone and the run with drafts. What is said is said of the latter, whose plain rounds are
     those of the former."""
     alone, drafted = traces
@@ -272,14 +258,9 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
         speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
-        "verdict": same_text(alone, drafted),
+        "verdict": f"{result.text} {same_text(alone, drafted)}",
         "speedup": speedup,
-        "head": {
-            "whose": say("run.this_race", whose=whose(of_race)),
-            "numbers": number_texts(of_race),
-            "verdict": result.text,
-            "tone": result.tone,
-        },
+        "tone": result.tone,
     }
 
 
@@ -291,7 +272,7 @@ def _of_race_in_words(key: str, **values: object) -> str:
     )
 
 
-def _lane(trace: Trace, title: str) -> wire.Lane:
+def _lane(trace: Trace, title: str) -> dict[str, Any]:
     rounds = round_objects(trace.rounds)
     feed.cut_output(rounds, trace.text)
     for one in rounds:
@@ -331,7 +312,7 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
 
 
-def gamma_point(row: MethodRow) -> wire.GammaPoint:
+def gamma_point(row: MethodRow) -> dict[str, Any]:
     low, high = (row.speedup and row.speedup_interval) or (None, None)
     return {
         "gamma": row.gamma or 0,
@@ -345,26 +326,17 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 def comparison_of(
     settings: Sequence[Setting], rows: Sequence[MethodRow], as_file: dict[str, Any]
-) -> wire.ComparisonTable:
-    by_name, at_once = {one.name: one for one in settings}, {row.name for row in spoken_of(rows)}
-    of_rows = [by_name[row.name] for row in rows]
-    on_page = [replace(row, name=_name_on_page(one)) for row, one in zip(rows, of_rows, strict=True)]
+) -> dict[str, Any]:
+    by_name = {one.name: one for one in settings}
+    on_page = [replace(row, name=_name_on_page(by_name[row.name])) for row in rows]
     table = Table(method_columns(), on_page)
     return {
         "columns": table.headings,
         "rows": table.cells,
-        "abouts": list(map(_about, of_rows)),
-        "firsts": [one.name in at_once or _is_first(one, settings[0].pair) for one in of_rows],
         "winner": winner(on_page),
         "csv": csv_of(rows),
         "json": json.dumps(as_file, indent=1, default=asdict),
     }
-
-
-def _is_first(setting: Setting, pair: AnyPair) -> bool:
-    """Whether the row is shown at first. pair: the chosen one."""
-    is_usual = setting.pair is pair and setting.params.draft_with in FIRST and not setting.params.tree
-    return is_usual or not setting.pair.runs_here
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:

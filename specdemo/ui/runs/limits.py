@@ -3,7 +3,7 @@ something is full. Without torch and Gradio."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TypeVar
@@ -14,9 +14,14 @@ from starlette.types import Scope
 from specdemo.events import PARAMETERS, Params
 from specdemo.events.params import as_text, check_messages, check_number, is_conversation
 from specdemo.words.catalogue import numeral
-from specdemo.words.message import refusal
+from specdemo.words.message import message, refusal
 
 MIB = 2**20
+Thing = TypeVar("Thing", bound=Hashable)
+
+
+class Refused(ValueError):
+    """Raised with one sentence when a request cannot wait in line, or waits there no longer."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,6 @@ class Limits:
     connections: int = 2_000  # open at once; fewer where the system lets the process open fewer files
     header_seconds: float = 20  # in which a connection has to send a whole request's headers
     reader_seconds: float = 120  # that a reader may take nothing of its answer: a laptop may have slept
-    events_of_session: int = 200  # requests of one caller of the API that are not answered yet
     halls: int = 100  # open at once, in which the rounds of a game are counted
     halls_of_address: int = 10  # opened from one address among them
     plays_of_hall: int = 500  # pages that are counted in one; a whole hall may have one address
@@ -70,6 +74,18 @@ class Limits:
             what, size = _size(text)
             if size > self.prompt_characters:
                 raise ValueError(refusal(name, what, numeral(size), most=self.prompt_characters))
+
+    def make_room(self, address: str, asked: Mapping[Thing, str], unread: Collection[Thing]) -> Thing | None:
+        """Which request has to go for one more of this address; None where there is room. Raises Refused
+        where the address has its share, or no other has more. asked: those that are not answered, the oldest
+        first, with their addresses. unread: those among them that can go."""
+        held = Holdings(asked.values())
+        if held[address] < self.uncollected_of_address:
+            if len(unread) < self.uncollected:
+                return None
+            if first := held.to_go({one: asked[one] for one in unread}, newcomer=address):
+                return first
+        raise Refused(message("unread"))
 
 
 def _size(prompt: object) -> tuple[str, int]:
@@ -151,9 +167,6 @@ def _read(text: str) -> IPv4Address | IPv6Address | None:
 def _shared(address: IPv4Address | IPv6Address) -> str:
     is_long = isinstance(address, IPv6Address)
     return str(ip_network((address, 64), strict=False)) if is_long else str(address)
-
-
-Thing = TypeVar("Thing", bound=Hashable)
 
 
 class Holdings(Counter[str]):

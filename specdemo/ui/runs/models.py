@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, with_words, without_directories
 from specdemo.loading import catalog
 from specdemo.loading.catalog import CATALOGUE, Entry
-from specdemo.loading.fetch import OnProgress, has_config, with_base
+from specdemo.loading.fetch import OnProgress
 from specdemo.loading.load import target_for
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.plan import automatic_dtype, plan_from
+from specdemo.loading.plan import automatic_dtype
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.read import read_skeleton
 from specdemo.loading.request import ROLES, PairRequest, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
@@ -63,21 +61,18 @@ EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor has chosen. A field that is None is as the server was started. server: the address of a
-    server, in the place of the pair."""
+    """What a visitor has chosen. A field that is None is as the server was started."""
 
     pair: str | None = None
     dtype: str | None = None
     quantize: str | None = None
     quantize_drafter: str | None = None
-    server: str | None = None
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a choice needs. Bytes of weights are measured if the pair is loaded, computed if its configs are
-    on this machine, and else estimated from the catalogue. If nothing is known, they are None, and the total
-    is 0."""
+    """What a choice needs. Bytes of weights are measured if the pair is loaded, and else estimated from the
+    catalogue. If nothing is known, they are None, and the total is 0."""
 
     target_bytes: int | None = None
     drafter_bytes: int | None = None
@@ -112,16 +107,10 @@ class Models:
         names = [f"{SERVER_PREFIX}{at}" if limits.hosted else None for at, _ in enumerate(keys, start=1)]
         given = [GivenServer(*one, name) for one, name in zip(keys.items(), names, strict=True)]
         self.servers = {one.name: one for one in given}
-        self.typed: dict[str, GivenServer] = {}  # servers whose addresses visitors have typed, by name
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
         if default.get("name") is None:
-            given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
-            default = default | {"target": target_for(*given)}
+            default = default | {"target": target_for(default.get("target"), default.get("drafter"))}
         self.default_request = resolve(**default)
-        if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
-            raise PairError(
-                "trust_remote_code cannot be used on a public server, whose visitors would run it"
-            )
         self.default = self._as_shown(self.default_request).name
         how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
         names = self._public_names(how, allowed) if limits.hosted or zero.GPU else list(CATALOGUE)
@@ -137,13 +126,7 @@ class Models:
         return [*self.servers, *self.arguments]
 
     def _server(self, choice: Choice) -> GivenServer | None:
-        """The server that is chosen, if one is. One that a visitor of an own page has typed gets no key but
-        that which was given for its address."""
-        if choice.server:
-            if self.limits.hosted:
-                raise PairError(about("server", "owners"))
-            typed = GivenServer(choice.server)
-            return self.servers.get(typed.name) or self.typed.get(typed.name) or typed
+        """The server that is chosen, if one is."""
         name = choice.pair or self.default
         return self.servers.get(name) if isinstance(name, str) else None
 
@@ -228,8 +211,6 @@ class Models:
     ) -> AnyPair:
         """The pair, loaded if necessary; see ModelPool.get."""
         if server := self._server(choice):
-            if choice.server and server.name not in self.servers:
-                server = self.typed.setdefault(server.name, server)
             return server.get()
         request = self.request(choice)
         try:
@@ -293,14 +274,6 @@ def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list
     if pair:
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
-    try:
-        parts = tuple(with_base(part, offline=True) for part in request.parts)
-        if all(has_config(part) for part in parts):
-            skeletons = [_skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in parts]
-            request = replace(request, parts=parts)
-            return list(plan_from(request, skeletons).sizes)
-    except (PairError, ValueError):  # reported when the pair is loaded
-        return []
     return _estimated_sizes(request, entry) if entry else []
 
 
@@ -313,6 +286,3 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
         for part in request.parts
     ]
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
-
-
-_skeleton = lru_cache(read_skeleton)

@@ -13,7 +13,7 @@ from math import ceil
 from statistics import mean
 from typing import Any, Literal
 
-from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, Visitor
+from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, Refused, Visitor
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
@@ -24,10 +24,6 @@ USUAL_TURN = 10.0  # s, while none has been measured
 TURN_PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
 GIVEN_UP_EARLY = message("given_up")
 CLOSING = message("closing")
-
-
-class Refused(ValueError):
-    """Raised with one sentence when a request cannot wait in line, or waits there no longer."""
 
 
 class RunQueue:
@@ -87,7 +83,6 @@ class RunQueue:
                 line[line.index(before)] = ticket
                 before.send_away(message("place_taken"))
             else:
-                self._check_room(visitor.address)
                 self.lines.setdefault(visitor.address, []).append(ticket)
         return ticket
 
@@ -126,18 +121,6 @@ class RunQueue:
         lines = {address: list(filter(counts, line)) for address, line in self.lines.items()}
         return {address: line for address, line in lines.items() if line}
 
-    def _check_room(self, address: str) -> None:
-        """Raises Refused if a request of this address would have to leave the line at once."""
-        lines = self._waiting(Ticket.can_run)
-        own, longest = len(lines.get(address, ())), max(map(len, lines.values()), default=0)
-        waiting, of_one = sum(map(len, lines.values())), self.limits.waiting_of_address
-        if of_one is not None and own >= of_one:
-            seconds = self._seconds(len(lines))  # each has a turn before
-            raise Refused(message("busy_address", own=numeral(own, "d"), seconds=seconds))
-        if waiting >= self.limits.waiting and longest <= own + 1:
-            seconds = self._seconds(1)  # after each turn a place is free
-            raise Refused(message("busy", all=numeral(waiting, "d"), seconds=seconds))
-
     def _bound(self, counts: Callable[["Ticket"], bool], most: int, of_one: int | None = None) -> None:
         """Sends away the last ticket of the address with the most, while too many tickets count."""
         while True:
@@ -150,11 +133,11 @@ class RunQueue:
             if last is None or (held.total() <= most and max(held.values()) <= (of_one or most)):
                 return
             self.leave(last)
-            last.send_away(message("gave_up", seconds=self._seconds(1)))
+            last.send_away(message("gave_up", seconds=self._seconds()))
 
-    def _seconds(self, turns: int) -> int:
-        seconds = mean(self.latest) if self.latest else self.limits.run_seconds or USUAL_TURN
-        return max(1, ceil(seconds * turns))
+    def _seconds(self) -> int:
+        """How long a turn takes, after which a place is free."""
+        return max(1, ceil(mean(self.latest) if self.latest else self.limits.run_seconds or USUAL_TURN))
 
     def _in_order(self) -> list["Ticket"]:
         """The tickets that wait, in the order of their turns: first those whose turn came too early, then one

@@ -6,27 +6,26 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
-from dataclasses import replace
+from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
 from http import HTTPStatus
+from typing import Any
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from specdemo.events.trace import Trace
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement
 from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import prompt_tokens
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, packed, read_file, values_of_trace
-from specdemo.ui.view.settings import weights_of
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, opened, values_of_trace
+from specdemo.ui.view.settings import Values, weights_of
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
@@ -36,11 +35,34 @@ NOT_STORED = {"Cache-Control": "no-store"}
 RETRY_MS = 500  # until a browser asks again after its connection was cut
 
 
+class Desk:
+    """Where files of runs are read, which takes time and memory: one at a time. Each address waits there with
+    one, so that it keeps others waiting for one at most."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Lock()
+        self.of_address: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        async with self.of_address.setdefault(address, asyncio.Lock()), self.reading:
+            yield
+
+
 def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, str], str]) -> list[Route]:
     """one_file: makes one HTML file of a run's compressed message and its language."""
+    desk = Desk()
 
     def asked_for(request: Request) -> Followed | None:
         return board.get(request.path_params["name"])
+
+    async def kept_of(request: Request, answer: Callable[[KeptRun], Response]) -> Response:
+        one = asked_for(request)
+        async with desk.turn(request_address(request.scope, board.limits)):
+            kept = await asyncio.to_thread(one.keep) if one else None
+            if kept is None:
+                return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
+            return await asyncio.to_thread(answer, kept)
 
     async def follow(request: Request) -> Response:
         """Answers with server-sent events: messages as JSON, from the round in Last-Event-ID on."""
@@ -54,13 +76,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        return await _kept(asked_for(request), lambda kept: Response(kept.message(), headers=JSON))
+        return await kept_of(request, lambda kept: Response(kept.message(), headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
             return Response(kept.trace, headers=JSON | _saved_as(kept.file_name))
 
-        return await _kept(asked_for(request), file)
+        return await kept_of(request, file)
 
     async def html(request: Request) -> Response:
         """A run as one HTML file, when it has ended."""
@@ -72,7 +94,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
             saved = _saved_as(kept.file_name.replace(".json", ".html"))
             return HTMLResponse(one_file(kept.as_recorded(), spoken()), headers=NOT_STORED | saved)
 
-        return await _kept(one, file)
+        return await kept_of(request, file)
 
     async def report(request: Request) -> Response:
         """The page that tells of a measurement."""
@@ -126,13 +148,6 @@ def _saved_as(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
-async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
-    kept = await asyncio.to_thread(one.keep) if one else None
-    if kept is None:
-        return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
-    return await asyncio.to_thread(answer, kept)
-
-
 async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     with one.reading():
@@ -143,40 +158,36 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
 
 
 TRACES = "/specdemo/traces"
-READERS = 2  # traces that are read at once
 
 
 def trace_route(models: Models, board: Board, limits: Limits) -> Route:
     """Takes the traces that visitors open. Nothing that arrives touches the disk or is ever sent out again:
     what is sent has been read and written anew."""
-    salt, readers = secrets.token_bytes(16), asyncio.Semaphore(READERS)
-    # One for each address, so that one address keeps others waiting for one file at most.
-    of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+    salt, desk = secrets.token_bytes(16), Desk()
 
     async def answer(request: Request) -> Response:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
         body, owner = await request.body(), request_address(request.scope, limits)
         name = sha256(salt + body).hexdigest()
-        if not (one := board.get(name)):
-            async with of_address.setdefault(owner, asyncio.Semaphore(READERS)), readers:
-                # Several can open the same file at once.
-                one = board.get(name) or await read(name, body, owner)
-        if isinstance(one, str):  # browsers would log any other status as an error
-            return JSONResponse({"wrong": one})
-        return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
+        async with desk.turn(owner):
+            # Several can open the same file at once.
+            one = board.get(name) or await read(name, body, owner)
+            if isinstance(one, str):  # browsers would log any other status as an error
+                return JSONResponse({"wrong": one})
+            return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
 
     async def read(name: str, body: bytes, owner: str) -> Followed | str:
         """The trace in the file, which is put on the board; or what is wrong with the file."""
-        if isinstance(opened := await read_file(body, name), str):
-            return opened
-        trace, kept = opened
+        if isinstance(kept := await asyncio.to_thread(opened, body, name, beside), str):
+            return kept
+        board.put(one := Followed(limits, owner, name, kept))
+        return one
+
+    def beside(trace: Trace) -> tuple[Any, Values]:
         known = trace.pair.name in models.names
         usual = models.loaded(Choice(trace.pair.name)) if known else None
         weights = weights_of(trace.pair, usual and usual.info) if known else None
-        tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
-        kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
-        board.put(one := Followed(limits, owner, name, kept))
-        return one
+        return getattr(usual, "tokenizer", None), values_of_trace(trace, weights)
 
     return Route(TRACES, answer, methods=["POST"])

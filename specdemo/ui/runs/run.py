@@ -23,7 +23,6 @@ from specdemo.measure.turns import settle
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
-from specdemo.ui.view import wire
 from specdemo.ui.view.feed import nothing_yet
 from specdemo.ui.view.settings import in_words
 from specdemo.words.catalogue import say
@@ -179,14 +178,13 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.check()
     start, left = time.monotonic(), threading.Event()
     latest: deque[tuple[Message | None, float | None]] = deque([(None, None)], maxlen=1)  # the loader's news
-    before = "server_loads" if choice.server else "pair_loads"
-    name, shown = choice.server or choice.pair or models.default, None
+    name, shown = choice.pair or models.default, None
     loading = in_thread(models.get, choice, lambda *news: latest.append(news), lambda: not left.is_set())
     try:
         while not loading.done():
             doing, share = latest[0]
             seconds = f"{time.monotonic() - start:.0f}"
-            loads = message(before, name=name, seconds=seconds)
+            loads = message("pair_loads", name=name, seconds=seconds)
             waiting = Waiting(message("loads", doing=doing, seconds=seconds) if doing else loads, share)
             if waiting != shown:
                 shown = waiting
@@ -229,7 +227,7 @@ class MeasurementRequest:
         """Reads what only this kind is asked with. Raises ValueError with one sentence."""
 
     @property
-    def kind(self) -> wire.MeasurementKind:
+    def kind(self) -> str:
         return self.wanted["kind"]
 
     async def choices(self, models: Models) -> list[Choice]:
@@ -237,13 +235,13 @@ class MeasurementRequest:
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         """What happens in the ticket's turn, as `in_turn` takes it. It yields all that is known so far, as
-        parts of wire.Measurement. `share` is 1 when nothing is left to measure."""
+        parts of a Measurement (static/view/messages.d.ts). `share` is 1 when nothing is left to measure."""
         raise NotImplementedError
 
 
 async def measure(
     models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
-) -> AsyncIterator[wire.Measurement]:
+) -> AsyncIterator[dict[str, Any]]:
     """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
     Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
     measurement is followed by."""
@@ -274,7 +272,7 @@ async def measure(
         yield told | {"state": "stopped", "text": text, "share": None}
 
 
-def pair_here(pair: AnyPair, kind: wire.MeasurementKind) -> Pair:
+def pair_here(pair: AnyPair, kind: str) -> Pair:
     """The pair, of which an instrument of this kind needs single rounds or many runs. Raises PairError where
     they are made on a server or on ZeroGPU."""
     if not isinstance(pair, Pair):

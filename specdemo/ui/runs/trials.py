@@ -25,7 +25,6 @@ from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrial
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import MeasurementRequest, Wanted, pair_here, prompt_in_words
-from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
@@ -58,7 +57,7 @@ class MeasuredInPieces(MeasurementRequest):
         """Measures a piece more, unless is_over gets true before its end. Returns the share from then on."""
         raise NotImplementedError
 
-    def so_far(self) -> wire.Trials | wire.Worlds:
+    def so_far(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
@@ -85,10 +84,10 @@ class TrialsRequest(MeasuredInPieces):
         if self.trial not in possible:
             raise ValueError(refusal("trial", "choice", self.trial, names=", ".join(possible)))
 
-    def counts(self) -> wire.Counts:
+    def counts(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def so_far(self) -> wire.Trials:
+    def so_far(self) -> dict[str, Any]:
         params = self.trials.params
         return {
             "trial": self.trial,
@@ -120,7 +119,7 @@ class TrialsOfTiny(TrialsRequest):
         self.trials.run()
         return self.trials.seen.total() / self.most
 
-    def counts(self) -> wire.Counts:
+    def counts(self) -> dict[str, Any]:
         return tiny_counts(self.trials)
 
 
@@ -148,7 +147,7 @@ class TrialsOfPair(TrialsRequest):
         self.trials.run(pair_here(pairs[0], "trials"), is_over)
         return self.trials.drafting.total() / self.most
 
-    def counts(self) -> wire.Counts:
+    def counts(self) -> dict[str, Any]:
         trials = self.trials
         on, off, runs = trials.drafting, trials.alone, trials.drafting.total()
         cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
@@ -163,7 +162,7 @@ def trials_request(wanted: Wanted, *asked: Any) -> TrialsRequest:
     return (TrialsOfPair if wanted.get("trial") == "pair" else TrialsOfTiny)(wanted, *asked)
 
 
-def tiny_counts(trials: TinyTrials) -> wire.Counts:
+def tiny_counts(trials: TinyTrials) -> dict[str, Any]:
     """What the runs of the tiny pair have counted, beside the target's own distribution."""
     seen, p = trials.seen, trials.expected
     cells = sorted({**p, **seen}, key=lambda cell: -p.get(cell, 0.0))
@@ -181,12 +180,12 @@ def _counts(
     due: Mapping[Hashable, float],
     names: Mapping[FirstTokens, str],
     by_chance: float,
-) -> wire.Counts:
+) -> dict[str, Any]:
     """came, due: the share of the runs in which each text came, and in which it is due. names: the texts, the
     likeliest first, of which the first are shown one by one."""
     cells = list(names)
     shown = cells if len(cells) <= SHOWN_CELLS else cells[: SHOWN_CELLS - 1]
-    bars: list[wire.TrialsCell] = [
+    bars: list[dict[str, Any]] = [
         {"text": names[cell], "came": came.get(cell, 0.0), "due": due.get(cell, 0.0), "others": 0}
         for cell in shown
     ]
@@ -207,7 +206,7 @@ def _counts(
     }
 
 
-def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
+def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> dict[str, Any]:
     """The verdict of a test. cells: how many texts came or can come. Without a degree of freedom nothing was
     tested: there is one text only, or all others are still too rare."""
     if test.p_value < BEYOND_CHANCE:
@@ -251,7 +250,7 @@ class WorldsRequest(MeasuredInPieces):
             raise ValueError(refusal("worlds", "worlds_stop", self.stop))
         self.params = params_of(self.params)
         self.order = sorted(range(STOPS), key=lambda stop: (stop != self.stop, stop))
-        self.texts: dict[int, dict[str, list[wire.WorldsRound]]] = {}
+        self.texts: dict[int, dict[str, list[dict[str, Any]]]] = {}
         self.trials: dict[int, TinyTrials] = {}
 
     def begin(self, *pairs: AnyPair) -> str:
@@ -282,13 +281,13 @@ class WorldsRequest(MeasuredInPieces):
     def _tried(self, stop: int) -> int:
         return self.trials[stop].seen.total() if stop in self.trials else 0
 
-    def so_far(self) -> wire.Worlds:
+    def so_far(self) -> dict[str, Any]:
         counts = {stop: tiny_counts(trials) for stop, trials in self.trials.items()}
         stops = [{"texts": self.texts.get(stop), "counts": counts.get(stop)} for stop in range(STOPS)]
         return {"most": self.most, "stops": stops}
 
 
-def _round(one: Round) -> wire.WorldsRound:
+def _round(one: Round) -> dict[str, Any]:
     """What is drawn of a round."""
     return {
         "draft": [{"id": each.id, "text": each.text, "fate": each.fate} for each in one.draft],

@@ -1,45 +1,40 @@
-"""What is sent to the page: a run's rounds as wire objects, with its numbers, and how long each instrument
-would take. Without torch and without Gradio."""
+"""What is sent to the page: a run's rounds as JSON objects, with its numbers. static/view/messages.d.ts
+describes all messages. Without torch and without Gradio."""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
+    LIMITS,
     METHODS,
     RULES,
     ChatMessage,
     Finish,
     Manner,
     Round,
-    Stats,
     is_lossy,
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
-from specdemo.events.segments import MARKS
-from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
+from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
+from specdemo.events.speedup import best_gamma, checks, estimates
+from specdemo.events.thoughts import MARKS
 from specdemo.events.trace import Trace, pieces, round_objects
-from specdemo.events.verdict import experts_in_words, verdict, why_none
-from specdemo.loading.catalog import others_at_hand
-from specdemo.measure.table import WARM_UP_TOKENS
+from specdemo.events.verdict import verdict, why_none
 from specdemo.servers.software import messages_of
-from specdemo.ui.view import wire
-from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
-from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
+from specdemo.ui.view.settings import OFF, SECTIONS
+from specdemo.ui.view.texts import number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
 
+MEASUREMENT_KINDS = ("race", "gamma", "compare", "advise", "guess", "trials", "worlds")
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
-IN_TURNS = (1, 2)  # times that each setting runs on one prompt, its rounds in turns with plain ones
-REPEATS = 5  # the same where that cannot be, or the text is too short for it
-PLAIN_IN_TURNS = 4 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
+REPEATS = 5  # times that each setting runs on one prompt where it cannot be timed in turns, and at most
 SET_SIZE = 5  # prompts in a set
 
 
@@ -48,22 +43,20 @@ class RunFeed:
     """What pages are told of one run: the rounds from one on, or a snapshot of everything.
 
     tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
-    the query of the address that asks for the run. before: the names of the runs that have answered the turns
-    before. settles: its last numbers may still change.
+    the query of the address that asks for the run. settles: its last numbers may still change.
     """
 
     trace: Trace
     tokenizer: Any = None
     recorded: bool = False
     link: str = ""
-    before: Sequence[str] = ()
     settles: bool = False
 
     def __post_init__(self) -> None:
         self._told = 0, 0  # rounds that can be told, and the length of their text
         self.ended = self.recorded  # its last numbers, which come after the last round, are there
 
-    def update(self, since: int) -> wire.Update:
+    def update(self, since: int) -> dict[str, Any]:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
         whose last token may have been cut ends with a snapshot, and so does a run whose rounds are told
         anew."""
@@ -102,68 +95,40 @@ class RunFeed:
             until += 1
         return until
 
-    def snapshot(self) -> wire.Update:
+    def snapshot(self) -> dict[str, Any]:
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
-        update |= self.words_of(update)
+        update |= {"whose": whose(self.trace, self.recorded), "setting": setting(self.trace)}
+        update |= self._figures(finish)
         if self.link:
             update["link"] = self.link
         if self.recorded:
             update["recorded"] = True
-        if found := turns(self.trace, self.before):
-            update["turns"] = found
         return update
 
-    def words_of(self, snapshot: wire.Update) -> wire.Update:
-        """The parts of a snapshot that are words, in the language that is spoken now."""
-        trace = self.trace
-        words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
-        if "outcome" in snapshot:
-            words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return cast(wire.Update, self._figures(snapshot["finish"]) | words)
-
-    def _figures(self, finish: Finish | None) -> wire.Update:
+    def _figures(self, finish: Finish | None) -> dict[str, Any]:
         """The parts of each update that are words."""
         trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
         result = verdict(trace, finish, recorded_on=where, settles=self.settles)
-        return cast(
-            wire.Update, {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
-        )
+        return {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
 
     @property
     def _finish(self) -> Finish | None:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
-    def _rounds(self, since: int, until: int, finish: Finish | None) -> wire.Update:
+    def _rounds(self, since: int, until: int, finish: Finish | None) -> dict[str, Any]:
         """An update's rounds from `since` to `until`. finish: read before the rounds, since the run
         goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
-        update: wire.Update = {"since": since, "until": until, "finish": finish, "rounds": rounds}
-        if counts := counted(trace.stats):
-            update["counted"] = counts
+        update: dict[str, Any] = {"since": since, "until": until, "finish": finish, "rounds": rounds}
         if finish:
             update["outcome"] = outcome(trace)
         return update
-
-
-def turns(trace: Trace, before: Sequence[str] = ()) -> list[wire.Turn]:
-    """The turns before the trace's own. before: see RunFeed; it names the runs of the last turns."""
-    found: list[wire.Turn] = []
-    asked = ""
-    for message in (trace.messages or ())[:-1]:
-        if message.role == "assistant":
-            found.append({"asked": asked, "answered": message.content, "run": None})
-            asked = ""
-        elif message.role == "user":
-            asked = message.content
-    for turn, name in zip(reversed(found), reversed(before), strict=False):
-        turn["run"] = name
-    return found
 
 
 def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
@@ -174,10 +139,10 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
     return (*asked, ChatMessage("assistant", trace.text))
 
 
-def setting(trace: Trace) -> wire.RunSetting:
+def setting(trace: Trace) -> dict[str, Any]:
     params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
-    as_set = ("draft_with", "ngram", "gamma", "temperature", "top_k", "top_p", "min_p", "chat")
+    as_set = ("draft_with", "ngram", "gamma", "temperature", "chat")
     return {
         **{name: getattr(params, name) for name in as_set},
         "manner": manner,
@@ -186,7 +151,6 @@ def setting(trace: Trace) -> wire.RunSetting:
         "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
         "greedy": params.temperature == 0,
-        "adjusted": in_one(adjusting_in_words(params)),
         "bound": field_of_grammar(params) is not None,
         "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),
@@ -230,51 +194,39 @@ def how_in_words(method: str, kind: str | None) -> str:
     return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
 
 
-def wire_rule(name: str) -> wire.WireRule:
+def wire_rule(name: str) -> dict[str, Any]:
     fields = ("name", "symbol", "residual", "judges_whole_draft", "threshold")
     words = {part: words_of_row("rules", name, part) for part in ("meaning", "accepted", "recorded", "about")}
-    return cast(wire.WireRule, {field: getattr(RULES[name], field) for field in fields} | words)
+    return {field: getattr(RULES[name], field) for field in fields} | words
 
 
-def words_of_outcome(trace: Trace) -> dict[str, str]:
-    no_speedup = "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
-    return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
-
-
-def outcome(trace: Trace) -> wire.RunOutcome:
+def outcome(trace: Trace) -> dict[str, Any]:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
-    longest = trace.pair.longest_draft if at_once else None
-    own = params.gamma if isinstance(params.gamma, int) and trace.pair.server is None else None
-    found = estimates(trace.rounds, stats, at_once, longest, own) or counted_estimates(stats.server)
-    found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
-    checked = checks(trace.rounds, stats, params.gamma)
+    most = int(LIMITS["gamma"].largest)
+    longest = min(most, (at_once and trace.pair.longest_draft) or most)
+    own = params.gamma if isinstance(params.gamma, int) and not params.tree else None
+    if (server := trace.pair.server) is not None:
+        own = longest = min(most, server.gamma or 0)
+    found = estimates(trace.rounds, stats, own, longest, at_once)
+    is_fed_again = any(one.fed_again or one.target_forwards > 1 for one in trace.rounds)
+    checked = None if is_fed_again else checks(stats, own)
     return {
         "estimates": list(map(asdict, found)),
         "best_gamma": best_gamma(found),
         "checks": checked and asdict(checked),
-        **words_of_outcome(trace),
-        "seconds": seconds(trace, found),
+        "no_speedup": "" if stats.speedup_interval else why_none(stats, trace.finish),
         "text": trace.text,
     }
 
 
-def _as_measured(own: Estimate, stats: Stats) -> Estimate:
-    """The row of the run's own draft length, with what the run has measured in place of estimates."""
-    tokens = stats.mean_tokens_per_round or own.seen_tokens
-    if own.seen_speedup is None:
-        return replace(own, seen_tokens=tokens)
-    interval = stats.speedup_interval
-    return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
-
-
-def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[wire.PromptToken]:
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[dict[str, Any]]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
     The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
     prompt stays whole.
     """
-    whole: list[wire.PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
+    whole: list[dict[str, Any]] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if trace.pair.server is not None:  # whose tokenizer nobody here has
         return whole if trace.prompt else []
     if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
@@ -289,10 +241,11 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     return [{"id": token_id, "text": text, "fate": "prompt"} for token_id, text in ids_and_texts]
 
 
-def rounds_to_draw(rounds: list[Round]) -> list[wire.RoundObject]:
+def rounds_to_draw(rounds: list[Round]) -> list[dict[str, Any]]:
     """The rounds as a trace file has them, with less of their alternatives, which are most of what is sent:
     with six digits, and without those of a token that was never judged, because they follow a text that was
-    rejected."""
+    rejected. For each token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; at most
+    1,200 are allowed (tests/web/test_visitors.py)."""
     objects = round_objects(rounds)
     for one in objects:
         for token in one["draft"]:
@@ -311,7 +264,7 @@ def _six_digits(value: float | None) -> float | None:
     return value if rounded == 1 else rounded
 
 
-def cut_output(rounds: list[wire.RoundObject], text: str) -> None:
+def cut_output(rounds: list[dict[str, Any]], text: str) -> None:
     """Cuts the output's tokens so that they join to `text`: a stop string can end a text inside a token."""
     every = (token for one in rounds for token in tokens_of(one))
     output = [token for token in every if token.get("fate") not in ("rejected", "discarded")]
@@ -322,69 +275,18 @@ def cut_output(rounds: list[wire.RoundObject], text: str) -> None:
         left -= len(token["text"])
 
 
-def tokens_of(one: wire.RoundObject) -> list[dict[str, Any]]:
+def tokens_of(one: dict[str, Any]) -> list[dict[str, Any]]:
     """The round's tokens in reading order."""
     return [*one["draft"], one["next"]] if one["next"] else one["draft"]
 
 
-def notice(kind: wire.NoticeKind, *lines: str, share: float | None = None) -> wire.Notice:
+def notice(kind: str, *lines: str, share: float | None = None) -> dict[str, Any]:
     return {"kind": kind, "text": "\n".join(lines), "share": share}
 
 
-def nothing_yet(wanted: object, name: str = "") -> wire.Measurement:
+def nothing_yet(wanted: object, name: str = "") -> dict[str, Any]:
     """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: the name
     that the measurement is followed by."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
-    kind, words = kind if kind in wire.MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
+    kind, words = kind if kind in MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
     return {"id": name, "kind": kind, "state": "waiting", **words, "share": None, "left": None}
-
-
-def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
-    """How long each kind of measurement takes ("set": a comparison on a set of prompts), if its texts are as
-    long as this run's and its rounds take as long. A drafter of which nothing is known is taken to be as fast
-    as the target alone. The result is empty for a run without times."""
-    stats = trace.stats
-    if not stats.rounds or not stats.run_ms:
-        return {}
-    served = trace.pair.server is not None
-    before_ms = 0.0 if served else stats.prefill_ms
-    step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
-    own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
-    warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)
-    times = {"race": (1 + warm_up) * (own_ms + alone_ms)}
-    # Only of a target with recurrent layers it is told.
-    in_turns = not served and all(one.fed_again is None for one in trace.rounds)
-
-    def all_of(runs: Sequence[tuple[float, float]], texts: int) -> float:
-        """Runs with so many rounds and ms, each on so many texts, with plain rounds in turns."""
-        once_ms = sum(ms for _, ms in runs)
-        plain = sum(min(PLAIN_IN_TURNS * rounds, stats.tokens) for rounds, _ in runs) if in_turns else 0
-        return warm_up * once_ms + texts * (once_ms + plain * step_ms)
-
-    alone, own = (stats.tokens, alone_ms), (stats.rounds, own_ms)
-    of_lengths = []
-    for one in found:
-        if one.gamma in (*GAMMAS, trace.params.gamma) and not served:
-            rounds = stats.tokens / one.seen_tokens
-            ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
-            of_lengths.append((rounds, ms))
-    if of_lengths:
-        times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
-    others = 1 if served else _compared(trace) - 1
-    for kind, texts in (("compare", IN_TURNS[0] if in_turns else REPEATS), ("set", SET_SIZE)):
-        times[kind] = all_of([own, *others * [alone]], texts)
-    return {kind: ms / 1000 for kind, ms in times.items()}
-
-
-def _compared(trace: Trace) -> int:
-    """How many drafters a comparison would measure."""
-    params, count = trace.params, 0
-    has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
-    kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
-    # A trace does not tell what few targets have, except when it drafted.
-    for name, method in METHODS.items():
-        usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
-        if usual or params.draft_with == name:
-            grows = method.is_by_drafter and takes_tree(name, "auto") and kind and kind.drafts_trees
-            count += 2 if grows and has_trees else 1
-    return count + len(others_at_hand(trace.pair.name)) * (2 if has_trees else 1)

@@ -1,38 +1,35 @@
-"""Runs that have ended and trace files that visitors open, compressed as they are kept and sent. Without
-torch and without Gradio.
+"""Runs that have ended and trace files that visitors open, compressed as they are kept and sent; and the
+recorded runs that the page shows without models. Without torch and without Gradio."""
 
-A large file is read in a process of its own: the one call that reads it would keep everybody waiting, and
-what it needs is free again when the process has ended. python -m specdemo.ui.view.kept NAME LANGUAGE reads a
-file from standard input and writes what `opened` returns as JSON.
-"""
-
-import asyncio
 import gzip
 import json
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
-
-from specdemo.events import ChatMessage
+from specdemo.events import ChatMessage, Params
 from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.catalog import ROOT
-from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, notice
+from specdemo.ui.view.feed import RunFeed, conversation, notice, prompt_tokens
 from specdemo.ui.view.settings import Values, in_words, values_of
-from specdemo.ui.view.texts import unfinished
-from specdemo.ui.view.wire import PageMessage, Update
-from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
+from specdemo.words.catalogue import say, spoken
 
+# Recorded runs, in the order of the examples; tests/recorded_runs.py records them again. "greedy", "warm"
+# and "hot" are one prompt at three temperatures. "poor", "long" and "tree" differ from "warm" in one setting
+# each, and the first two are shorter. Their questions are in the catalogues, under "recorded".
+RECORDINGS = ("poor", "long", "greedy", "warm", "hot", "tree", "lookup", "ngram")
+TRACES_FOLDER = ROOT / "assets" / "traces"
+WORLDS = ROOT / "assets" / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
-SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
-T = TypeVar("T")
 
 
-def json_of(update: Update) -> str:
+def recorded_trace(name: str) -> Trace:
+    return Trace.load(TRACES_FOLDER / f"{name}.json")
+
+
+def json_of(update: dict[str, Any]) -> str:
     """The update as json.dumps would write it, but round by round: in one call it would keep all other
     threads waiting."""
     rest = {key: value for key, value in update.items() if key != "rounds"}
@@ -40,75 +37,75 @@ def json_of(update: Update) -> str:
     return f'{json.dumps(rest)[:-1]}, "rounds": [{rounds}]}}'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeptRun:
-    """A run that has ended or was opened, compressed. The message that shows all of it is made of three JSON
-    texts. starts: by language, the message with those parts of its update that have words. prompt: the
-    prompt's tokens. rest: all else. trace: the run's file. values: what the page's controls then hold, if it
-    was opened. link: the query of the address that asks for it. conversation: see `conversation`."""
+    """A run that has ended or was opened, compressed. trace: the run's file. prompt: the prompt's tokens as
+    JSON. ended, recorded, link, before: see RunFeed. name: by which its message says that it has been opened;
+    empty where it has not. values: what the page's controls then hold. conversation: see `conversation`."""
 
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    starts: dict[str, bytes]
-    prompt: bytes
-    rest: bytes
     trace: bytes
-    file_name: str
-    seed: int | None
-    values: dict[str, Any] = field(default_factory=dict)
-    conversation: tuple[ChatMessage, ...] | None = None
-    link: str = ""
+    prompt: bytes
+    params: Params
+    ended: bool
+    recorded: bool
+    link: str
+    before: Sequence[str]
+    name: str
+    values: Values
+    conversation: tuple[ChatMessage, ...] | None
 
     @property
     def size(self) -> int:
-        return sum(map(len, (*self.starts.values(), self.prompt, self.rest, self.trace)))
+        return len(self.trace) + len(self.prompt)
+
+    @property
+    def file_name(self) -> str:
+        return f"specdemo-seed-{self.params.seed}.json" if self.params.temperature else "specdemo-greedy.json"
 
     def message(self) -> bytes:
-        """The compressed message in the language that is spoken."""
-        return _joined(self.starts[spoken()], self.prompt, self.rest)
+        """The compressed message that shows all of it, in the language that is spoken."""
+        return _message(self, spoken())
 
     def as_recorded(self) -> str:
         """The message's JSON as a file shows it elsewhere and on another day."""
-        message = json.loads(gzip.decompress(self.message()))
-        feed = RunFeed(Trace.from_json(gzip.decompress(self.trace).decode()), recorded=True)
-        message["update"] |= feed.words_of(message["update"])
-        return json.dumps(message)
+        return with_update({}, self.snapshot(recorded=True))
+
+    def snapshot(self, recorded: bool) -> dict[str, Any]:
+        """All of the run as a page draws it."""
+        trace = Trace.from_json(gzip.decompress(self.trace).decode())
+        feed = RunFeed(trace, recorded=recorded, link=self.link, before=self.before)
+        feed.ended = self.ended
+        return feed.snapshot() | {"prompt": json.loads(gzip.decompress(self.prompt))}
 
 
-@lru_cache(maxsize=8)  # a hall opens the same run
-def _joined(*parts: bytes) -> bytes:
-    start, prompt, rest = map(gzip.decompress, parts)
-    return packed(b'%b, "prompt": %b, %b}' % (start[:-2], prompt, rest[1:]))
+@lru_cache(maxsize=16)  # a hall opens the same run
+def _message(kept: KeptRun, language: str) -> bytes:
+    update = kept.snapshot(kept.recorded)
+    message: dict[str, Any] = {"name": kept.name} if kept.name else {}
+    if kept.recorded:
+        message["notice"] = notice("recorded", "" if update["finish"] else say("said.unfinished"))
+    return packed(with_update(message, update))
 
 
-def kept_run(feed: RunFeed, name: str = "") -> KeptRun:
-    """The feed's run, compressed. name: by which its message says that it has been opened."""
-    trace, params, snapshot = feed.trace, feed.trace.params, feed.snapshot()
-
-    def start() -> dict[str, Any]:
-        message: dict[str, Any] = {"name": name} if name else {}
-        if feed.recorded:
-            message["notice"] = notice("recorded", unfinished(trace))
-        return message | {"update": feed.words_of(snapshot)}
-
-    messages = in_each_language(start)
-    starts, words = {tag: packed(json.dumps(one)) for tag, one in messages.items()}, messages["en"]["update"]
-    prompt = packed(json.dumps(snapshot.pop("prompt")))
-    rest = packed(json_of({key: value for key, value in snapshot.items() if key not in words}))
-    file_name = f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
-    more = {"conversation": conversation(trace), "link": feed.link}
-    return KeptRun(starts, prompt, rest, packed(trace.to_json()), file_name, params.seed, **more)
-
-
-def in_each_language(make: Callable[[], T]) -> dict[str, T]:
-    words = {}
-    for tag in LANGUAGES:
-        with speaking(tag):
-            words[tag] = make()
-    return words
+def kept_run(feed: RunFeed, name: str = "", values: Values | None = None) -> KeptRun:
+    """The feed's run, compressed. name, values: see KeptRun."""
+    trace = feed.trace
+    prompt = prompt_tokens(trace, feed.tokenizer, feed.recorded)
+    return KeptRun(
+        packed(trace.to_json()),
+        packed(json.dumps(prompt)),
+        trace.params,
+        feed.ended,
+        feed.recorded,
+        feed.link,
+        feed.before,
+        name,
+        values or {},
+        conversation(trace),
+    )
 
 
-def with_update(message: PageMessage, update: Update) -> str:
+def with_update(message: dict[str, Any], update: dict[str, Any]) -> str:
     """The message's JSON with an update in it."""
     rest = json.dumps(message)
     return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
@@ -119,18 +116,26 @@ def packed(text: str | bytes) -> bytes:
     return gzip.compress(text.encode() if isinstance(text, str) else text, compresslevel=1, mtime=0)
 
 
-def opened(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
-    """The trace in a file, without rounds, texts of the output and most tokens of a very long prompt, and the
-    run as it is kept under this name; or, in the language that is spoken, why the file is no trace."""
-    try:
+def opened(body: bytes, name: str, beside: Callable[[Trace], tuple[Any, Values]]) -> KeptRun | str:
+    """The trace in a file as it is kept under this name; or, in the language that is spoken, why the file is
+    no trace. beside: tells the tokenizer of the trace's pair, if it is loaded here, and what the controls
+    hold."""
+
+    def kept() -> KeptRun:
         trace = Trace.from_json(body.decode())
+        tokenizer, values = beside(trace)
+        return kept_run(RunFeed(trace, tokenizer, recorded=True), name, values)
+
+    try:
+        one = kept()
+        one.message()  # which is made before anybody is told that the file can be opened
     except UnicodeDecodeError:
         return say("traces.no_json")
     except NotATrace as error:
         return what_is_wrong(error)
-    ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
-    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
-    return head, kept_run(RunFeed(trace, recorded=True), name)
+    except Exception:
+        return say("traces.unread")
+    return one
 
 
 def what_is_wrong(error: NotATrace) -> str:
@@ -151,32 +156,5 @@ def what_is_wrong(error: NotATrace) -> str:
 def values_of_trace(trace: Trace, weights: Values | None) -> Values:
     """What the controls hold beside a trace. weights: those of its pair; None where it cannot be chosen."""
     asked = trace.messages[-1].content if trace.messages else trace.prompt
-    chosen = {} if weights is None else {"pair": trace.pair.name, "server": "", **weights}
+    chosen = {} if weights is None else {"pair": trace.pair.name, **weights}
     return {"prompt": asked, **values_of(trace.params), **chosen}
-
-
-async def read_file(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
-    """What `opened` returns for a visitor's file, without keeping others waiting."""
-    if len(body) <= SMALL_FILE:
-        return await asyncio.to_thread(opened, body, name)
-    reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "specdemo.ui.view.kept", name, spoken()),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    try:
-        written, _ = await reader.communicate(body)
-    finally:
-        if reader.returncode is None:
-            reader.kill()
-    if reader.returncode:
-        return say("traces.unread")
-    return await asyncio.to_thread(_OPENED.validate_json, written)
-
-
-_OPENED = TypeAdapter(tuple[Trace, KeptRun] | str)
-
-if __name__ == "__main__":
-    with speaking(sys.argv[2]):
-        sys.stdout.buffer.write(_OPENED.dump_json(opened(sys.stdin.buffer.read(), sys.argv[1])))

@@ -45,7 +45,7 @@ OF_RULES = tuple(field for rule in RULES.values() for field in rule.fields)
 # by their names. The catalogues have the words: settings.controls.NAME, and settings.PART.
 SECTIONS = {
     "": (
-        *("pair", "server", "draft_with", "gamma", "gamma_auto", "tree", "exit_layer", "ngram"),
+        *("pair", "draft_with", "gamma", "gamma_auto", "tree", "exit_layer", "ngram"),
         *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
     "penalties": tuple(f"{name}_penalty" for name in PENALTIES_OFF),
@@ -60,7 +60,7 @@ WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text onl
 # What can be chosen for a pair's weights, except on a public server.
 WEIGHT_CHOICES = {"dtype": (AS_STARTED, "auto", *catalog.DTYPES)}
 WEIGHT_CHOICES |= dict.fromkeys(("quantize", "quantize_drafter"), (AS_STARTED, "none", *catalog.QUANTIZE))
-UNCHOSEN = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"server": ""}  # where they have no controls
+UNCHOSEN = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)  # where they have no controls
 DEFAULTS = Params()
 
 
@@ -80,17 +80,12 @@ def choice_in_words(name: str) -> str:
 
 
 def names_of(hosted: bool) -> tuple[str, ...]:
-    return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "server")))
+    return tuple(name for name in CONTROL_NAMES if not (hosted and name in WEIGHT_CHOICES))
 
 
 def is_served(values: Values) -> bool:
     """Whether a server is chosen, which drafts as it was started."""
-    return bool(typed_address(values)) or str(values.get("pair")).startswith(SERVER_PREFIX)
-
-
-def typed_address(values: Values) -> str | None:
-    """The address of a server; None where there is none."""
-    return (values.get("server") or "").strip() or None
+    return str(values.get("pair")).startswith(SERVER_PREFIX)
 
 
 def params_from_controls(values: Values) -> Params:
@@ -128,12 +123,12 @@ def _written(name: str, value: Any) -> Any:
     return value if isinstance(value, bool) or (row.kind and not row.none_is) else as_text(value)
 
 
-def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
-    """Whether the control is a number's and holds what Params would refuse. largest: see check_number."""
+def is_wrong_number(name: str, value: object) -> bool:
+    """Whether the control is a number's and holds what Params would refuse."""
     if name not in LIMITS or ((value := _read(name, value)) is None and LIMITS[name].none_is):
         return False
     try:
-        check_number(name, value, largest)
+        check_number(name, value)
     except ValueError:
         return True
     return False
@@ -208,7 +203,7 @@ def _unescaped(line: str) -> str:
 
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
-FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "server": ""}
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": ""}
 
 
 def visible(values: Values) -> dict[str, bool]:
@@ -224,7 +219,7 @@ def visible(values: Values) -> dict[str, bool]:
     shown |= {field: field in judging for field in OF_RULES}
     shown["gamma_auto"] = drafts and not is_tree
     shown["gamma"] = shown["gamma_auto"] and not values["gamma_auto"]
-    shown |= {"rule": drafts, "seed": bool(filters), "pair": typed_address(values) is None}
+    shown |= {"rule": drafts, "seed": bool(filters)}
     shown |= dict.fromkeys(OF_CHAT, bool(values["chat"]))
     shown |= dict.fromkeys(("draft_with", *WEIGHT_CHOICES, *GRAMMARS), not served)
     return shown | (dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False) if served else {})
@@ -262,8 +257,7 @@ def in_words(told: Exception | Message | str) -> str:
 def choice_of(values: Values) -> dict[str, str | None]:
     """The fields of models.Choice. None means as the server was started."""
     held = {name: values[name] for name in ("pair", *WEIGHT_CHOICES)}
-    chosen = {name: None if value == AS_STARTED else value for name, value in held.items()}
-    return chosen | {"server": typed_address(values)}
+    return {name: None if value == AS_STARTED else value for name, value in held.items()}
 
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:

@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
-from specdemo.events.segments import segments_of
-from specdemo.events.speedup import experts_of_checks
+from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, words_of_row
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
-from specdemo.ui.view.wire import Counted
 from specdemo.words.catalogue import catalogue, in_language, number, say
 from specdemo.words.message import Message
 
@@ -29,13 +25,12 @@ FATES = tuple(WORDS["run"]["fates"])
 HIDEABLE = ("rejected", "discarded")
 
 # By run.numbers.NAME; the first one stands beside the sentence. served.numbers has those with other words in
-# a server's run, and served.own_numbers those that only such a run has.
+# a server's run.
 HEADLINE, *OTHER_NUMBERS = WORDS["run"]["numbers"]
-SERVER_NUMBERS = tuple(WORDS["served"]["own_numbers"])
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
     *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("experts_read", "draft_ms", "verify_ms"),
+    *("draft_ms", "verify_ms"),
 )
 
 
@@ -96,7 +91,6 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "target_forwards": _forwards(trace),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
-        "experts_read": _experts_read(trace) or "–",
         "speedup": write(stats.speedup if is_timed else None, "{:.2f} ×"),
         "target_step": write(stats.target_step_ms if is_timed else None, "{:.2f} ms"),
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
@@ -106,37 +100,10 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
-        "segments": _segments(trace) or "–",
     }
-    return numbers if trace.pair.server is None else numbers | served_numbers(trace)
-
-
-def _segments(trace: Trace) -> str:
-    """A line for each kind of segment of a run that has ended, if there are several, and one that says where
-    the grammar begins."""
-    found = segments_of(trace.started, trace.rounds) if trace.marks and trace.finish else []
-    lines = [
-        say(
-            "run.segment",
-            kind=say(f"run.segments.{one.kind.replace(' ', '_')}"),
-            tokens=number(one.tokens),
-            rate="–" if one.acceptance_rate is None else number(one.acceptance_rate, ".0%"),
-            per_round=number(one.tokens_per_round, ".2f"),
-            per_second=number(one.tokens_per_second or 0.0, ",.1f"),
-        )
-        for one in found
-        if len(found) > 1
-    ]
-    bound = where_bound(trace) if trace.finish else []
-    return "\n".join([*lines, *(one.said() for one in bound)])
-
-
-def _experts_read(trace: Trace) -> str:
-    """What checks of full drafts read of a layer's experts; empty where that is not known."""
-    rows, read = experts_of_checks(trace.rounds, trace.params.gamma) or (0, None)
-    if read is None:
-        return ""
-    return say("run.experts_read", check=number(read.check, ".2f"), rows=rows, row=number(read.row, ".2f"))
+    if trace.pair.server is not None and stats.rejected is None:
+        numbers["acceptance_rate"] = say("served.not_told")
+    return numbers
 
 
 def _forwards(trace: Trace) -> str:
@@ -159,9 +126,6 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     target, drafter = (number((size or 0) / 1e6, ",.1f") for size in (held.target, held.drafter))
     key = "said.held_both" if held.drafter else "said.held"
     yield say(key, dtypes=dtypes, target=target, drafter=drafter)
-    copied = pair.bytes_copied
-    if both := copied.target + (copied.drafter or 0):
-        yield say("said.copies", size=number(both / 1e6, ",.1f"))
     if params.draft_with == "none":
         yield say("said.drafting_is_off")
     for note in (*pair.notes, *((pair.warming_up,) if pair.warming_up else ())):
@@ -173,25 +137,12 @@ def _as_sentence(note: Message | str) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def unfinished(trace: Trace) -> str:
-    """Of a recorded run that had not ended, a sentence that says so."""
-    return "" if trace.finish else say("said.unfinished")
-
-
 def in_one(words: list[str]) -> str:
     """The words in one: "a", "a and b"; more than two are said in pairs."""
     if len(words) < 2:
         return "".join(words)
     *first, last = words
     return say("said.two", first=in_one(first), second=last)
-
-
-def counted(stats: Stats) -> Counted | None:
-    """What the server's own counters say, if they say anything."""
-    server = stats.server
-    if server is None or not server.drafts or not server.accepted_by_place:
-        return None
-    return {"alone": server.alone, "drafts": server.drafts, "by_place": list(server.accepted_by_place)}
 
 
 def drafting_in_words(server: ServerInfo) -> str:
@@ -203,19 +154,9 @@ def drafting_in_words(server: ServerInfo) -> str:
 
 
 def server_in_words(server: ServerInfo) -> str:
-    """The server's software, version and parallelism, as far as they are told."""
+    """The server's software and version, as far as they are told."""
     version = printable(server.version) if server.version else say("served.version_not_told")
-    parallel = f", {printable(server.parallel)}" if server.parallel else ""
-    return f"{printable(server.software)} {version}{parallel}"
-
-
-def served_numbers(trace: Trace) -> dict[str, str]:
-    """The numbers of a server's run that differ from those of the engine, as the page writes them."""
-    stats, not_told, numbers = trace.stats, say("served.not_told"), {}
-    for name in SERVER_NUMBERS:
-        ms = stats.server and getattr(stats.server, name.removeprefix("server_"))
-        numbers[name] = not_told if ms is None else f"{number(ms, ',.0f')} ms"
-    return numbers | ({"acceptance_rate": not_told} if stats.rejected is None else {})
+    return f"{printable(server.software)} {version}"
 
 
 def printable(text: str) -> str:

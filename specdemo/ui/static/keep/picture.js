@@ -1,8 +1,6 @@
 // @ts-check
-// The coloured text as an SVG that stands alone: legend, tokens, a round's tree, verdict, and whose run it is. Lines are
+// The coloured text as an SVG that stands alone: legend, tokens, verdict, and whose run it is. Lines are
 // broken here, by widths that the caller measures. All text is escaped: what a model wrote is never markup.
-
-/** @import { Branch } from "../view/tree.js" */
 
 /** @typedef {{ text: string, fate: string, sign: string }} Inked sign: drawn in place of a text that shows nothing */
 /** @typedef {Inked & { word: boolean, end: boolean }} Part of a token; end: a line ends behind it */
@@ -11,7 +9,6 @@
  * @typedef {object} Content
  * @property {Inked[]} tokens in reading order
  * @property {Inked[]} legend a word for each fate
- * @property {Branch[]} [tree]
  * @property {string[]} verdict its first sentence, and the rest
  * @property {string} whose
  * @property {(name: string) => string} colour of a style sheet's variable
@@ -22,8 +19,6 @@ const WIDTH = 900;
 const MARGIN = 24;
 const [SIZE, LINE] = [21, 38]; // of the text
 const [SMALL, SMALL_LINE] = [13, 20];
-const [NODE, GAP, ROW] = [80, 26, 44]; // of a tree: the narrowest token, the room before it, and how high a row is
-const BARS = 4; // pixels, how high a bar of p or q is
 const BOLD = ["resampled", "bonus"];
 const STRUCK = ["rejected", "discarded"];
 /** How the line below a token is drawn. @type {Record<string, { thick: number, dashes?: string, twice?: boolean }>} */
@@ -41,27 +36,25 @@ const LINES = {
  * @param {Content} content
  * @returns {{ svg: string, width: number, height: number }}
  */
-export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, measure }) {
+export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
   const inner = WIDTH - 2 * MARGIN;
   /** @type {string[]} */
   const drawn = [];
   let y = MARGIN;
-  let width = WIDTH; // a deep tree takes more
   drawLines(legend.flatMap((entry) => [entry, { text: "  ", fate: "prompt", sign: "" }]), SMALL, 26, true);
   y += 8;
   drawLines(tokens, SIZE, LINE);
-  if (tree.length) drawTree(tree);
   y += 12;
   const [first, ...rest] = verdict.filter(Boolean);
   if (first) drawWords(first, 17, 25, "--ink", true);
   for (const line of rest) drawWords(line, SMALL, SMALL_LINE, "--muted");
   if (whose) drawWords(whose, SMALL, SMALL_LINE, "--muted");
   const height = Math.ceil(y + MARGIN);
-  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
-  const ground = `<rect width="${width}" height="${height}" fill="${inXml(colour("--paper"))}"/>`;
+  const size = `width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}"`;
+  const ground = `<rect width="${WIDTH}" height="${height}" fill="${inXml(colour("--paper"))}"/>`;
   const head = `<svg xmlns="http://www.w3.org/2000/svg" ${size} xml:space="preserve">`;
   const svg = `${head}${ground}${drawn.join("")}</svg>\n`;
-  return { svg, width, height };
+  return { svg, width: WIDTH, height };
 
   /**
    * @param {Inked[]} inked
@@ -74,55 +67,6 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
       y += lineHeight;
       for (const part of line) drawn.push(tokenPart(part, size, y - lineHeight / 3, isLegend));
     }
-  }
-
-  /** @param {Branch[]} branches */
-  function drawTree(branches) {
-    for (const [name, tone, x] of /** @type {const} */ ([["p", "--target", MARGIN], ["q", "--drafter", MARGIN + 50]])) {
-      const base = y + SMALL_LINE;
-      drawn.push(tag("rect", { x, y: base - 7, width: 16, height: 5, fill: colour(tone) }));
-      drawn.push(tag("text", { x: x + 22, y: base, "font-family": "sans-serif", "font-size": SMALL, fill: colour("--ink") }, name));
-    }
-    const top = y + SMALL_LINE + 12;
-    const [columns, rows] = branches.reduce(([wide, high], one) => [Math.max(wide, one.column + 1), Math.max(high, one.row + 1)], [1, 1]);
-    const node = branches.reduce((widest, { text }) => Math.max(widest, measure(text, SMALL, true) + 10), NODE);
-    const column = node + GAP;
-    width = Math.max(width, Math.ceil(2 * MARGIN + columns * column));
-    const leftOf = (/** @type {Branch} */ one) => round(MARGIN + GAP + one.column * column);
-    const middleOf = (/** @type {number} */ row) => round(top + (row + 0.5) * ROW);
-    const first = branches.filter(({ after }) => after === null);
-    const root = middleOf((first[0].row + first[first.length - 1].row) / 2);
-    for (const one of [...branches].sort(byKept)) {
-      const before = one.after === null ? null : branches[one.after];
-      const start = before ? `M${round(leftOf(before) + node)} ${middleOf(before.row)}` : `M${MARGIN} ${root}`;
-      const d = `${start}H${round(leftOf(one) - GAP / 2)}V${middleOf(one.row)}H${leftOf(one)}`;
-      const [ink, thick] = one.fate === "accepted" ? ["--accepted-line", 3] : ["--mark", 1];
-      drawn.push(tag("path", { d, fill: "none", stroke: colour(ink), "stroke-width": thick }));
-    }
-    for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), node));
-    y = top + ROW * rows;
-  }
-
-  /**
-   * @param {Branch} branch
-   * @param {number} x its left end
-   * @param {number} middle
-   * @param {number} width
-   */
-  function guess({ text, fate, p, q }, x, middle, width) {
-    const [fill, paper, stroke] = colourNames(fate).map(colour);
-    const { thick, dashes = null } = LINES[fate];
-    const [top, room] = [middle - 17, width - 10];
-    const box = { x, y: top, width, height: 34, rx: 3, fill: paper, stroke, "stroke-width": thick, "stroke-dasharray": dashes };
-    const bars = /** @type {[number, number, string][]} */ ([
-      [0, room, "--rule"], [0, room * (p ?? 0), "--target"], [1, room, "--rule"], [1, room * (q ?? 0), "--drafter"],
-    ]).map(([at, long, tone]) => (
-      tag("rect", { x: x + 5, y: top + 21 + at * (BARS + 1), width: long, height: BARS, fill: colour(tone) })));
-    const words = {
-      x: x + 5, y: top + 15, "font-family": "sans-serif", "font-size": SMALL, "font-weight": 600, fill,
-      "text-decoration": fate === "rejected" ? "line-through" : null, "data-fate": fate, // as on the page
-    };
-    return [tag("rect", box), ...bars, tag("text", words, text)].join("");
   }
 
   /**
@@ -266,11 +210,6 @@ export function inXml(text) {
   return text
     .replace(/[^\t\n\r\u{20}-\u{d7ff}\u{e000}-\u{fffd}\u{10000}-\u{10ffff}]/gu, "\ufffd")
     .replace(/[&<>"\r\n\t]/g, (sign) => `&#${sign.codePointAt(0)};`);
-}
-
-/** What was kept is drawn last. @param {Branch} one @param {Branch} other */
-function byKept(one, other) {
-  return Number(one.fate === "accepted") - Number(other.fate === "accepted");
 }
 
 /** @param {number} value */

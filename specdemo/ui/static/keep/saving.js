@@ -1,11 +1,10 @@
 // @ts-check
-// "Save as": the run as one HTML file; and, as the page shows them now, the coloured text and a round's tree as pictures,
-// and the rounds as a table.
+// "Save as": the run as one HTML file; and, as the page shows them now, the coloured text as a picture, and the rounds as
+// a table.
 
 import { find, h, makeMenu, saveFile, tellWrong } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { signOf } from "../view/textless.js";
-import { branchesOf, shapeInWords } from "../view/tree.js";
 import { say } from "../view/words.js";
 import { roundsAsCsv } from "./csv.js";
 import { pictureOf } from "./picture.js";
@@ -14,9 +13,8 @@ import { pictureOf } from "./picture.js";
 /** @import { Screen } from "../view/screen.js" */
 /** @import { Inked } from "./picture.js" */
 
-const KINDS = /** @type {const} */ (["html", "svg", "png", "tree", "csv"]);
+const KINDS = /** @type {const} */ (["html", "svg", "png", "csv"]);
 const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
-const BEFORE = 24; // tokens of the text before a tree
 const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 
 /**
@@ -26,18 +24,14 @@ const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
  * @param {Screen} screen
  * @param {() => Promise<{ name: string, text: string }>} [fetchHtml] gives the HTML file; without it, none is offered
  */
-export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
+export function offerSaving(page, run, { text }, fetchHtml) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const buttons = KINDS.filter((kind) => kind !== "html" || fetchHtml).map((kind) => {
     const failed = (/** @type {Error} */ error) => tellWrong(page, kind === "html" ? error.message : say("keep.failed"));
     return h("button", { "data-saves": kind, onclick: () => save(kind).catch(failed) }, say(`keep.${kind}`));
   });
-  const summary = h("summary", {}, say("keep.save_as"));
-  const menu = h("details", { class: "save-as" }, summary, h("div", {}, buttons));
+  const menu = h("details", { class: "save-as" }, h("summary", {}, say("keep.save_as")), h("div", {}, buttons));
   find(page, "#save").after(menu);
-  summary.addEventListener("click", () => { // before it opens; "toggle" would come after the first paint
-    find(menu, '[data-saves="tree"]').hidden = !part("tree").checkVisibility();
-  });
   const { close } = makeMenu(menu);
 
   /** @param {typeof KINDS[number]} kind */
@@ -46,24 +40,11 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     if (kind === "html") return fetchHtml?.().then((file) => saveFile(file.name, file.text, "text/html"));
     const name = `specdemo-${/^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy"}.${kind}`;
     if (kind === "csv") return saveFile(name, roundsAsCsv(run.rounds), "text/csv");
-    if (kind === "tree") return saveTree();
     const picture = pictureOf(content());
     if (kind === "svg") return saveFile(name, picture.svg, "image/svg+xml");
     const { height } = picture;
     if (height > HIGHEST) return tellWrong(page, say("keep.too_high", { pixels: height, most: HIGHEST }));
     saveFile(name, await pixelsOf(picture), "image/png");
-  }
-
-  /** That of the round that the inspector shows, and the end of the text that it goes on from. */
-  function saveTree() {
-    const tree = shownTree();
-    if (!tree) throw new Error("the inspector shows no tree");
-    const { round, depths } = tree;
-    const before = text.shown().filter((token) => token.fate === "prompt" || token.round.index < round.index);
-    const verdict = [shapeInWords(round, text.fateNow)];
-    const branches = branchesOf(round, text.fateNow, depths);
-    const { svg } = pictureOf({ ...content(), tokens: before.slice(-BEFORE).flatMap(inked), tree: branches, verdict });
-    saveFile(`specdemo-tree-of-round-${round.index + 1}.svg`, svg, "image/svg+xml");
   }
 
   function content() {

@@ -5,7 +5,7 @@
 import { fill, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { inLanguage, say } from "../view/words.js";
-import { asAt, byDefault, figureIn, readFrom, written } from "./chosen.js";
+import { asAt, byDefault } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
 import { makeMany } from "./many.js";
@@ -18,7 +18,6 @@ import { makeSwitches } from "./switches.js";
 import { makeTwo } from "./two.js";
 
 /** @import { Run, Token } from "../view/run.js" */
-/** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
 
 const content = () => [
@@ -34,44 +33,13 @@ const content = () => [
 const HALF = 0.5; // how far the bars' scale goes while none is longer
 
 /**
- * The panel is filled when it is first looked at.
  * @param {HTMLElement} panel
  * @param {() => Token | null} pinned
- * @param {object} [address]
- * @param {() => boolean} address.isOurs whether what is on the stage is what the address asks for
- * @param {() => void} address.changed called when the figure shows something else
  */
-export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => true, changed() {} }) {
-  /** @type {ReturnType<typeof build> | null} */
-  let filled = null;
-  /** What the address asks for, until the figure shows it. @type {Record<string, string> | null} */
-  let asked = figureIn(location.search);
-  return { show, forget, written: (/** @type {Run} */ run) => asked ?? filled?.written(run) ?? {} };
-
-  // The address's run has left the stage, and what it asks for was about that one.
-  function forget() {
-    asked = null;
-  }
-
-  /** @param {Run} run */
-  function show(run) {
-    filled ??= build(panel, pinned, () => { if (!asked) changed(); });
-    if (asked && isOurs() && (filled.restore(run, asked) || run.complete)) asked = null;
-    filled.show(run);
-  }
-}
-
-/**
- * @param {HTMLElement} panel
- * @param {() => Token | null} pinned
- * @param {() => void} changed
- */
-function build(panel, pinned, changed) {
+export function makeFigure(panel, pinned) {
   fill(panel, content());
   const part = within(panel);
   const chosen = byDefault();
-  /** What it began with, and whose p and q that has. @type {{ chosen: Chosen, token: Token | null }} */
-  let base = { chosen: byDefault(), token: null };
   /** What follows from it. @type {Trial} */
   let trial;
   let top = HALF; // of the bars' scale
@@ -86,7 +54,7 @@ function build(panel, pinned, changed) {
   take.addEventListener("click", takePinned);
   part(".reset").addEventListener("click", begin);
   begin();
-  return { show, restore, written: writtenOf };
+  return { show };
 
   /** @param {Run} run on the stage */
   function show({ setting }) {
@@ -97,34 +65,8 @@ function build(panel, pinned, changed) {
 
   function begin() {
     Object.assign(chosen, byDefault());
-    base = { chosen: byDefault(), token: null };
     change();
     allowTaking();
-  }
-
-  /**
-   * Shows what an address asks for; says whether the run has the token that it is about.
-   * @param {Run} run
-   * @param {Record<string, string>} query
-   */
-  function restore(run, query) {
-    if (query.figure_of) {
-      const [index, place] = query.figure_of.split(".").map(Number);
-      const round = run.rounds[index];
-      if (!takeFrom(round?.draft[place] ?? (place === round?.draft.length ? round.next : null))) return false;
-    }
-    Object.assign(chosen, readFrom(query, base.chosen));
-    change();
-    return true;
-  }
-
-  /** As names of an address. @param {Run} run */
-  function writtenOf({ rounds }) {
-    const { token } = base;
-    if (!token || token.fate === "prompt") return written(chosen, base.chosen);
-    if (rounds[token.round.index] !== token.round) return {}; // an address of this run cannot ask for it
-    const place = "place" in token ? token.place : token.round.draft.length;
-    return { figure_of: `${token.round.index}.${place}`, ...written(chosen, base.chosen) };
   }
 
   function allowTaking() {
@@ -133,24 +75,18 @@ function build(panel, pinned, changed) {
   }
 
   function takePinned() {
-    takeFrom(pinned());
-  }
-
-  /** @param {Token | null} token */
-  function takeFrom(token) {
+    const token = pinned();
     const found = placeAt(token);
-    if (!token || !found) return false;
+    if (!token || !found) return;
     Object.assign(chosen, asAt(token, found));
     change();
-    base = { chosen: { ...chosen, shaping: { ...chosen.shaping } }, token };
-    return true;
   }
 
   /** Draws everything. @param {boolean} [isPulled] whether a bar is in somebody's hand: the scale stays */
   function change(isPulled = false) {
-    const { raw, shaping, done, mistakes } = chosen;
-    if (shaping.temperature > 0) mistakes.delete("soft");
-    trial = trialOf(shaped(raw.p, shaping, done), shaped(raw.q, shaping, done), mistakes, raw);
+    const { raw, temperature, done, mistakes } = chosen;
+    if (temperature > 0) mistakes.delete("soft");
+    trial = trialOf(shaped(raw.p, temperature, done), shaped(raw.q, temperature, done), mistakes, raw);
     if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
     switches.draw(trial);
@@ -179,7 +115,6 @@ function build(panel, pinned, changed) {
   function drawOne() {
     pull.markDraft(trial);
     one.draw(trial);
-    changed();
   }
 }
 

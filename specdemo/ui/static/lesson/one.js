@@ -4,12 +4,11 @@
 import { fill, find, h, update, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
-import { belowOne, draftOf, draftsGreedily, weightsOf } from "./chosen.js";
+import { belowOne, draftOf, draftsGreedily } from "./chosen.js";
 import { bare, setNumber } from "./columns.js";
 import { randomNumbers } from "./draws.js";
 import { makeHandle } from "./handle.js";
 import { pick } from "./identity.js";
-import { NEUTRAL } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
@@ -64,14 +63,12 @@ export function makeOne(panel, section, chosen, drafted) {
   /** @param {Trial} shown */
   function draw(shown) {
     trial = shown;
-    const { names, mistakes, u, other, order } = chosen;
+    const { names, mistakes, u, other } = chosen;
     const { p, drawn, told, judged, accept, replacement } = trial;
-    const parts = weightsOf(chosen, replacement);
     const greedilyDrafted = draftsGreedily(chosen, trial);
     const greedy = greedilyDrafted && !mistakes.has("soft");
     const at = draftOf(chosen, trial);
-    const ofPart = pick(parts, other);
-    const replaces = order[ofPart].at;
+    const replaces = pick(replacement, other);
     const isNever = drawn[at] === 0;
     const isAccepted = !isNever && u < accept[at];
     const plain = mistakes.size === 0;
@@ -100,15 +97,13 @@ export function makeOne(panel, section, chosen, drafted) {
 
     function drawReplacing() {
       part(".replacing").hidden = isNever || isAccepted || greedy;
-      const isMiddle = plain && chosen.asTaken && other === chosen.middle;
-      const byIds = isMiddle ? "figure.one.from_unknown" : "figure.one.from_run";
       const from = mistakes.has("from_p") ? "figure.one.from_off" : "figure.one.from";
       const drawnToken = { value: fixed(other, 3), token: names[replaces] };
-      write(part(".from"), say(chosen.done === NEUTRAL ? from : byIds, { ...words, ...drawnToken }));
+      write(part(".from"), say(from, drawnToken));
       setNumber(strips.replacements, "u", other);
-      update(part(".pieces"), parts.map((share, index) => {
-        const looks = { hidden: share === 0, class: index === ofPart && "drawn", "--share": share.toFixed(5) };
-        return h("span", looks, bare(order[index].name ?? ""));
+      update(part(".pieces"), replacement.map((share, index) => {
+        const looks = { hidden: share === 0, class: index === replaces && "drawn", "--share": share.toFixed(5) };
+        return h("span", looks, bare(names[index]));
       }));
       handles.other.tell(say("figure.one.other_value", drawnToken));
     }

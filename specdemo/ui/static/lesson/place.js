@@ -4,41 +4,31 @@
 import { massAt, ruleOf } from "../view/rules.js";
 import { replacementOf } from "../view/run.js";
 import { quoted } from "../view/textless.js";
-import { alternativesTo, replacedBy, walkTo } from "../view/verdict.js";
-import { NEUTRAL, normalised, sumOf } from "./shaping.js";
+import { alternativesTo, replacedBy } from "../view/verdict.js";
+import { normalised, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
 /** @import { Row } from "../view/verdict.js" */
-/** @typedef {{ id: number | null, name: string, p: number, q: number, residual: number | null }} Recorded */
-/** @import { Shaping } from "./shaping.js" */
 /**
  * Tokens that are not listed, taken as one: those with p > q, those with p < q, or all of them.
  * @typedef {"above" | "below" | "all"} Others
  */
 /** @typedef {{ kind: Others, p: number, q: number }} Group */
 /**
- * A part that the number for the draw can be in. at: its column. share: what it has of that, as p and q were recorded;
- * otherwise: whatever else they are. name: of a token that has no column of its own.
- * @typedef {{ at: number, share: number, otherwise: number, name?: string }} Part
- */
-/**
- * names: of the listed tokens. others: what comes after them in p and q. done: what the run's sampler has done to these;
- * shaping: what the figure's is set to.
- * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it; number: the
- * one that it was drawn by. Null where there is none, or where it isn't known which part that was in. order: that of the
- * draw's parts.
+ * names: of the listed tokens. others: what comes after them in p and q. done: the temperature of the run's sampler, which
+ * has made these, null where they are before it; temperature: what the figure's is set to.
+ * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it. Null where
+ * there is none.
  * @typedef {object} Place
  * @property {string[]} names
  * @property {Others[]} others
  * @property {number[]} p
  * @property {number[]} q
- * @property {Shaping} done
- * @property {Shaping} shaping
+ * @property {number | null} done
+ * @property {number} temperature
  * @property {number | null} draft
  * @property {number | null} u
  * @property {number | null} replacement
- * @property {number | null} number
- * @property {Part[]} order
  */
 
 const LISTED = 5; // tokens by name
@@ -54,15 +44,15 @@ const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits,
 export function placeAt(token) {
   if (!token || token.fate === "prompt") return null;
   const alternatives = alternativesTo(token);
-  const { greedy = false, temperature = 1, top_k = 0, top_p = 1, min_p = 0 } = token.round.setting ?? {};
+  const { greedy = false, temperature = 1 } = token.round.setting ?? {};
   const isRaw = greedy && isLikeliest(alternatives, "p") && isLikeliest(alternatives, "q");
   const drafted = "place" in token ? token : replacedBy(token);
   const isSpeculative = ruleOf(token).name === "speculative";
   const replaced = isSpeculative ? replacementOf(drafted) : null;
   const own = [drafted?.id, replaced?.id];
-  const rows = alternatives.flatMap(({ id, text, kind, p, q, raw_p, raw_q, residual }) => {
+  const rows = alternatives.flatMap(({ id, text, kind, p, q, raw_p, raw_q }) => {
     const [ofTarget, ofDrafter] = isRaw ? [raw_p, raw_q] : [p, q];
-    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: quoted({ text, kind }), p: ofTarget, q: ofDrafter, residual }];
+    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: quoted({ text, kind }), p: ofTarget, q: ofDrafter }];
   });
   const weight = (/** @type {typeof rows[number]} */ { id, p, q }) => (own.includes(id) ? 2 : Math.max(p, q));
   const listed = rows.sort((a, b) => weight(b) - weight(a)).slice(0, LISTED).sort((a, b) => b.p - a.p);
@@ -73,30 +63,24 @@ export function placeAt(token) {
     const found = listed.findIndex((row) => row.id === id);
     return found < 0 ? null : found;
   };
-  const walk = replaced && walkTo(replaced);
   const found = {
     names: listed.map(({ name }) => name),
     draft: drafted ? at(drafted.id) : null,
     u: judged ? drafted.u : null,
     replacement: replaced ? at(replaced.id) : null,
-    number: walk?.isKnown ? walk.number : null,
   };
   if (isRaw) {
-    const order = listed.map((_, at) => ({ at, share: 1, otherwise: 1 }));
-    const shaping = { ...NEUTRAL, temperature: 0 };
-    return { ...found, others: [], p: normalised(p), q: normalised(q), done: NEUTRAL, shaping, order };
+    return { ...found, others: [], p: normalised(p), q: normalised(q), done: null, temperature: 0 };
   }
   const mass = isSpeculative ? massAt(token) : null;
-  const done = { temperature, top_k, top_p, min_p };
   const others = othersOf(p, q, mass).filter((group) => Math.max(group.p, group.q) >= ROUNDING);
   return {
     ...found,
     others: others.map(({ kind }) => kind),
     p: normalised([...p, ...others.map((group) => group.p)]),
     q: normalised([...q, ...others.map((group) => group.q)]),
-    done,
-    shaping: done,
-    order: orderOf(rows, listed, others.map(({ kind }) => kind)),
+    done: temperature,
+    temperature,
   };
 }
 
@@ -109,25 +93,6 @@ function isLikeliest(rows, which) {
   const before = (/** @type {Row} */ row) => row[`raw_${which}`] ?? 0;
   const only = rows.find((row) => row[which] === 1);
   return only !== undefined && rows.every((row) => before(row) <= before(only));
-}
-
-/**
- * The parts of a draw: the recorded tokens in the order of their ids, as `walkTo` has them, and then all others.
- * @param {Recorded[]} rows
- * @param {Recorded[]} listed those that have a column
- * @param {Others[]} others whose columns follow
- * @returns {Part[]}
- */
-function orderOf(rows, listed, others) {
-  const ofOthers = others.findIndex((kind) => kind !== "below"); // whose residual is not 0
-  const all = 1 - sumOf(listed.map(({ residual }) => residual ?? 0));
-  const parts = [...rows].sort((a, b) => (a.id ?? 0) - (b.id ?? 0)).flatMap((row) => {
-    if (listed.includes(row)) return [{ at: listed.indexOf(row), share: 1, otherwise: 1 }];
-    if (ofOthers < 0 || !row.residual) return [];
-    return [{ at: listed.length + ofOthers, share: Math.min(1, row.residual / all), otherwise: 0, name: row.name }];
-  });
-  const rest = 1 - sumOf(parts.map(({ share, otherwise }) => share - otherwise));
-  return [...parts, ...others.map((_, at) => ({ at: listed.length + at, share: at === ofOthers ? Math.max(0, rest) : 1, otherwise: 1 }))];
 }
 
 /**

@@ -1,32 +1,25 @@
 // @ts-check
-// The figure's p and q as bars to be pulled, with the sampler's sliders below them. A token's name is a button that
+// The figure's p and q as bars to be pulled, with the temperature's slider below them. A token's name is a button that
 // drafts it.
 
-import { append, fill, find, h, within, write } from "../view/dom.js";
+import { append, fill, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { draftOf, draftsGreedily } from "./chosen.js";
 import { bare, inColumn, keyOf, makeColumns, setNumber } from "./columns.js";
 import { makeHandle } from "./handle.js";
-import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
+import { rescaled } from "./shaping.js";
 
 /** @import { Chosen, Which } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
-/** @import { Shaping } from "./shaping.js" */
 
 const content = () => [
   h("h2", {}, say("figure.pull.title")),
   keyOf(["of-p", say("figure.pull.p")], ["of-q", say("figure.pull.q")],
     ["told", say("figure.pull.told_key"), "told-key"], ["raw", "", "raw-key"]),
   h("div", { class: "chart" }),
-  h("div", { class: "shaping" }),
-];
-/** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
-const FILTERS = [
-  ["temperature", "figure.pull.temperature", 0, 2, 0.05],
-  ["top_k", "figure.pull.top_k", 0, 6, 1],
-  ["top_p", "figure.pull.top_p", 0.05, 1, 0.05],
-  ["min_p", "figure.pull.min_p", 0, 0.95, 0.05],
+  h("label", { class: "temperature" }, h("span", {}, say("figure.pull.temperature")),
+    h("input", { type: "range", min: 0, max: 2, step: 0.05 }), h("output")),
 ];
 
 /**
@@ -48,7 +41,12 @@ export function makePull(section, chosen, { changed, drafted }) {
   /** Where the drafter tells another q, the marks at what it tells. @type {HTMLElement[]} */
   let lies = [];
   let top = 1; // of the bars' scale
-  fill(part(".shaping"), FILTERS.map(slider));
+  const range = /** @type {HTMLInputElement} */ (part(".temperature input"));
+  range.addEventListener("input", () => {
+    chosen.temperature = Number(range.value);
+    chosen.asTaken = false;
+    changed();
+  });
   return { draw, markDraft };
 
   /** @param {HTMLElement[]} made new ones; gives their heads */
@@ -100,18 +98,6 @@ export function makePull(section, chosen, { changed, drafted }) {
     return { which, at, bar, raw, handle, tell };
   }
 
-  /** @param {typeof FILTERS[number]} filter */
-  function slider([name, label, min, max, step]) {
-    const moved = (/** @type {Event} */ { currentTarget }) => {
-      const { value } = /** @type {HTMLInputElement} */ (currentTarget);
-      chosen.shaping[name] = noLooser(name, Number(value), chosen.done);
-      chosen.asTaken = false;
-      changed();
-    };
-    const range = h("input", { type: "range", min, max, step, "data-name": name, oninput: moved });
-    return h("label", {}, h("span", {}, say(label)), range, h("output"));
-  }
-
   /**
    * @param {Trial} trial
    * @param {number} scale where the bars' scale ends
@@ -119,7 +105,8 @@ export function makePull(section, chosen, { changed, drafted }) {
   function draw(trial, scale) {
     top = scale;
     drawBars(trial);
-    drawSliders();
+    range.value = String(chosen.temperature);
+    part(".temperature output").textContent = fixed(chosen.temperature);
   }
 
   /** @param {Trial} trial */
@@ -142,23 +129,10 @@ export function makePull(section, chosen, { changed, drafted }) {
     });
     part(".told-key").hidden = !lied;
     part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
-    write(part(".raw-key span"), say(chosen.done === NEUTRAL ? "figure.pull.raw" : "figure.pull.raw_of_run"));
+    write(part(".raw-key span"), say(chosen.done === null ? "figure.pull.raw" : "figure.pull.raw_of_run"));
     columns.write(0, "p", inColumn(after.p));
     columns.write(1, "q", inColumn(after.q));
     columns.write(2, say("figure.pull.told"), inColumn(told), lied);
-  }
-
-  function drawSliders() {
-    for (const label of part(".shaping").children) {
-      const range = /** @type {HTMLInputElement} */ (find(label, "input"));
-      const name = /** @type {keyof Shaping} */ (range.dataset.name);
-      const value = chosen.shaping[name];
-      const isOff = name !== "temperature" && value === NEUTRAL[name];
-      const text = isOff ? say("figure.pull.no_filter") : fixed(value, name === "top_k" ? 0 : 2);
-      range.value = String(value);
-      range.setAttribute("aria-valuetext", text);
-      find(label, "output").textContent = text;
-    }
   }
 
   /** @param {Trial} trial */

@@ -1,39 +1,18 @@
 // @ts-check
-// What a sampler makes of a few tokens' probabilities, as specdemo/engine/sampling.py does: temperature, top-k,
-// top-p and min-p, in this order. Temperature 0 is one-hot at the likeliest token, whatever the others are.
-
-/** @typedef {{ temperature: number, top_k: number, top_p: number, min_p: number }} Shaping named as in Params */
-
-/** Changes nothing. @type {Shaping} */
-export const NEUTRAL = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 };
+// What a temperature makes of a few tokens' probabilities, as specdemo/engine/sampling.py does. Temperature 0 is one-hot
+// at the likeliest token, whatever the others are.
 
 /**
- * @param {number[]} raw probabilities, unfiltered and at temperature 1, or what a sampler has made of them
- * @param {Shaping} shaping
- * @param {Shaping} [done] what that sampler has done, which is not done again
+ * @param {number[]} raw probabilities at temperature 1, or what a run's sampler has made of them
+ * @param {number} temperature
+ * @param {number | null} [done] the temperature of that sampler, which acts no second time
  */
-export function shaped(raw, { temperature, top_k, top_p, min_p }, done = NEUTRAL) {
+export function shaped(raw, temperature, done = null) {
+  const before = done ?? 1;
+  if (temperature === before) return raw;
   const largest = raw.reduce((most, one) => Math.max(most, one), 0);
-  if (temperature === 0 && done.temperature > 0) return oneHot(raw.indexOf(largest), raw.length);
-  // The largest logit is 0.
-  const relative = temperature === done.temperature ? 1 : temperature / (done.temperature || 1);
-  let logits = raw.map((one) => (Math.log(one) - Math.log(largest)) / relative);
-  if (top_k !== done.top_k && top_k < raw.length) logits = atLeast(logits, descending(logits)[top_k - 1]);
-  if (top_p !== done.top_p) logits = nucleus(logits, top_p);
-  if (min_p !== done.min_p) logits = atLeast(logits, Math.log(min_p)); // min-p is relative to the likeliest token
-  return normalised(logits.map(Math.exp));
-}
-
-/**
- * A value of a slider; the sampler's own where that filters more, since what it has removed does not come back.
- * @param {keyof Shaping} name
- * @param {number} value
- * @param {Shaping} done
- */
-export function noLooser(name, value, done) {
-  if (name === "temperature") return value;
-  if (name === "top_k") return done.top_k ? Math.min(value || Infinity, done.top_k) : value;
-  return name === "top_p" ? Math.min(value, done.top_p) : Math.max(value, done.min_p);
+  if (temperature === 0) return oneHot(raw.indexOf(largest), raw.length);
+  return normalised(raw.map((one) => (one / largest) ** ((before || 1) / temperature)));
 }
 
 /** @param {number[]} weights of which one is above 0 */
@@ -68,33 +47,4 @@ export function rescaled(weights, index, value) {
  */
 export function oneHot(index, count) {
   return Array.from({ length: count }, (_, at) => Number(at === index));
-}
-
-/** @param {number[]} numbers */
-function descending(numbers) {
-  return [...numbers].sort((a, b) => b - a);
-}
-
-/**
- * @param {number[]} logits
- * @param {number} least
- */
-function atLeast(logits, least) {
-  return logits.map((one) => (one < least ? -Infinity : one));
-}
-
-/**
- * The fewest likeliest tokens whose probabilities sum to at least top_p. Of equally likely ones the last stay.
- * @param {number[]} logits
- * @param {number} top_p
- */
-function nucleus(logits, top_p) {
-  const p = normalised(logits.map(Math.exp));
-  const kept = new Set();
-  let likelier = 0;
-  for (const at of p.map((_, at) => at).sort((a, b) => logits[b] - logits[a] || b - a)) {
-    if (likelier < top_p) kept.add(at);
-    likelier += p[at];
-  }
-  return logits.map((one, at) => (kept.has(at) ? one : -Infinity));
 }

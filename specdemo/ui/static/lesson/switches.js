@@ -30,14 +30,14 @@ export function makeSwitches(panel, chosen, changed) {
 
   /** @param {Mistake} mistake */
   function turn(mistake) {
-    const { mistakes, shaping } = chosen;
+    const { mistakes } = chosen;
     if (mistakes.has(mistake)) mistakes.delete(mistake);
     else mistakes.add(mistake);
     if (mistake === "soft" && mistakes.has("soft")) {
-      temperatureBefore = shaping.temperature || 1;
-      shaping.temperature = 0;
+      temperatureBefore = chosen.temperature || 1;
+      chosen.temperature = 0;
     } else if (mistake === "soft") {
-      shaping.temperature = temperatureBefore;
+      chosen.temperature = temperatureBefore;
     }
     changed();
   }

@@ -1,6 +1,6 @@
 // @ts-check
-// The page's address: what the run on the stage was asked for, the pinned token, the tab, and what is set in it. So
-// a reload, Back and a copied link show the same again.
+// The page's address: what the run on the stage was asked for, the pinned token and the tab. So a reload, Back and a
+// copied link show the same again.
 
 import { say } from "../view/words.js";
 
@@ -11,19 +11,16 @@ import { say } from "../view/words.js";
 // setting of a run, the tour's step, and the stop of "Two worlds".
 const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds"];
 
-const OF_TABS = /^(tab$|figure_|trials_)/; // which tab, and what is set in it
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
-/** Of how the page shows the run, and of which recording it was. @param {string} text */
-const isBeside = (text) => OF_TABS.test(text) || ["token", "digest"].includes(text);
-const SOON = 200; // ms until what is being dragged is written
+/** Of how the page shows the run; the last three were in older links. @param {string} text */
+const isBeside = (text) => /^(token$|tab$|digest$|figure_|trials_)/.test(text);
 
 /**
  * @param {string} start the name of the recorded run that every page shows at first
- * @param {() => Record<string, string>} beside the names of the tab and of what is set in it
- * @param {() => void} left called when the run that the address asked for has left the stage
+ * @param {() => string} tab the name of the one that is selected
  */
-export function makeAddress(start, beside, left) {
+export function makeAddress(start, tab) {
   const given = new URLSearchParams(location.search);
   const pinned = /^(\d{1,9})\.(\d{1,9})$/.exec(given.get("token") ?? "");
   /** The token that the address asks for, until it has been pinned. @type {[round: number, place: number] | null} */
@@ -35,27 +32,18 @@ export function makeAddress(start, beside, left) {
   let isLinked = true; // whether an address can ask for what is on the stage
   /** Which run is on the stage, where the address need not say so. */
   let unnamed = "";
-  let digest = ""; // of the recorded run on the stage
   let isReady = false; // whether the page shows the address's tab
-  let later = 0; // the timer of `changed`
   shown = ours(given);
   addEventListener("popstate", onBack);
-  return { begin, pin, takeWanted, copy, ready, changed, write, isOurs: () => isOurs, wants: () => wanted !== null };
+  return { begin, pin, takeWanted, copy, ready, write, wants: () => wanted !== null };
 
-  /** From now on, the tab and what is set in it are the page's. */
+  /** From now on, the tab is the page's. */
   function ready() {
     isReady = true;
   }
 
-  /** The figure shows something else. */
-  function changed() {
-    clearTimeout(later);
-    later = setTimeout(write, SOON);
-  }
-
-  /** Writes what the page shows beside the run, such as another tab. */
+  /** Writes what the page shows beside the run: another tab. */
   function write() {
-    clearTimeout(later);
     if (isReady) go(named(), true);
   }
 
@@ -73,16 +61,11 @@ export function makeAddress(start, beside, left) {
     const kept = isFirst;
     isFirst = false;
     const query = new URLSearchParams(link);
-    digest = query.get("digest") ?? "";
     unnamed = kept && query.get("trace") === start && given.get("trace") !== start ? link : "";
     if (unnamed) return;
     isLinked = link !== "";
-    if (digest && ours(query) === shown) query.set("digest", given.get("digest") ?? digest);
     const isSame = ours(query) === shown;
-    if (isOurs && !isSame) {
-      wanted = null; // it was of another run
-      left();
-    }
+    if (isOurs && !isSame) wanted = null; // it was of another run
     isOurs = true;
     if (isSame) replaces = true;
     shown = ours(query);
@@ -101,7 +84,6 @@ export function makeAddress(start, beside, left) {
     const query = place ? named() : new URLSearchParams(location.search);
     query.delete("token");
     if (place) query.set("token", place);
-    if (place && digest && query.has("trace")) query.set("digest", digest);
     go(query, true);
   }
 
@@ -121,11 +103,10 @@ export function makeAddress(start, beside, left) {
     for (const [name, value] of new URLSearchParams(location.search)) {
       if (isForeign(name)) whole.append(name, value);
     }
-    const besides = Object.entries(beside());
     for (const [name, value] of query) {
-      if (!isForeign(name) && !(isReady && OF_TABS.test(name))) whole.append(name, value);
+      if (!isForeign(name) && !(isReady && name === "tab")) whole.append(name, value);
     }
-    if (isReady) for (const [name, value] of besides) whole.set(name, value);
+    if (isReady && tab() !== "text") whole.set("tab", tab());
     if (wanted) whole.set("token", wanted.join("."));
     const search = whole.toString();
     const url = `${location.pathname}${search ? `?${search}` : ""}${location.hash}`;

@@ -1,14 +1,14 @@
 // @ts-check
 // The visitor's language: the address's (?lang=de), else the one chosen before, else the browser's first that
 // there is, else English. The server does not know what was chosen before, so it is put into the address. The page is
-// then loaded again and shows the same run and measurements, which the server keeps by their names.
+// then loaded again, makes the run of its address again, and has what stood in the controls.
 
 import { keep, recall } from "../view/dom.js";
 import { say, speak } from "../view/words.js";
 
 export const KEPT = "specdemo.language"; // where a choice is kept in the browser
 const NAME = "lang"; // in the address
-const HELD = "specdemo.held"; // what the page holds while it is loaded again
+const HELD = "specdemo.held"; // what the controls held, while the page is loaded again
 
 /**
  * Loads the words.
@@ -32,20 +32,20 @@ export async function prepare(folder, languages) {
 /**
  * Lets the visitor choose the language.
  * @param {HTMLElement} control a select with the languages
- * @param {() => Promise<object>} leave gives what is to be shown again
+ * @param {() => Promise<object>} hold gives what the controls hold
  */
-export function offerLanguages(control, leave) {
+export function offerLanguages(control, hold) {
   const select = /** @type {HTMLSelectElement} */ (control);
   select.value = document.documentElement.lang;
   select.setAttribute("aria-label", say("view.language"));
   select.addEventListener("change", async () => {
     keep("localStorage", KEPT, select.value);
-    keep("sessionStorage", HELD, await leave()); // else the address alone says what is shown
+    keep("sessionStorage", HELD, await hold());
     go(select.value);
   });
 }
 
-/** What `leave` gave where the page was loaded again for another language, else null. */
+/** What `hold` gave where the page was loaded again for another language, else null. */
 export function takeHeld() {
   const held = recall("sessionStorage", HELD);
   keep("sessionStorage", HELD, null);

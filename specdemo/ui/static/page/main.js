@@ -16,11 +16,9 @@ import { makeExactness } from "../view/exactness.js";
 import { makePositions } from "../view/positions.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
-import { makeTurns } from "../view/turns.js";
 import { makeAddress } from "./address.js";
 import { controlsHold, watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
-import { makeHeads } from "./heads.js";
 import { offerLanguages, takeHeld } from "./language.js";
 import { makeLecture } from "./lecture.js";
 import { makeNotice } from "./notice.js";
@@ -45,46 +43,34 @@ export function start({ element, trigger }) {
   const unfoldPage = () => unfold(page);
   const run = new Run(); // on the stage
   const screen = makeScreen(page, run, (visible) => {
-    heads.shown(visible);
+    screen.showHead(screen.headOf(visible));
     stage.drawn();
     address.takeWanted(screen.pinAt);
   });
   const { text, reader, player } = screen;
-  const heads = makeHeads(page, screen);
   const server = {
     measure: (/** @type {Request} */ request) => requests.begin(request),
     stop: () => requests.stop(),
-    forget: (/** @type {string} */ kind) => requests.forget(kind),
     choose: (/** @type {number} */ gamma) => controlsHold(trigger, ({ draft_with: way }) => (
       gamma ? { draft_with: way === "none" ? "model" : way, gamma, gamma_auto: false } : { draft_with: "none" })),
   };
   const worlds = makeWorlds(part("worlds"), server);
-  const trials = makeTrials(part("trials"), server, () => address.write());
-  const figure = makeFigure(part("figure"), reader.pinned, {
-    isOurs: () => address.isOurs(),
-    changed: () => address.changed(),
-  });
-  const address = makeAddress(RECORDED, () => {
-    const { tab = "text" } = page.dataset;
-    const set = tab === "figure" ? figure.written(run) : tab === "trials" ? trials.written() : {};
-    return { ...(tab === "text" ? {} : { tab }), ...set };
-  }, () => figure.forget());
+  const address = makeAddress(RECORDED, () => page.dataset.tab ?? "text");
   const selected = (/** @type {string} */ tab) => {
-    heads.selected(tab);
     if (tab !== "worlds") worlds.leave();
     address.write();
   };
-  const race = makeRace(part("race"), server, heads.raced);
+  const race = makeRace(part("race"), server);
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
-    exactness: makeExactness(part("exactness"), reader.pinned),
-    figure,
+    exactness: makeExactness(part("exactness")),
+    figure: makeFigure(part("figure"), reader.pinned),
     gamma: makeGamma(part("gamma"), server),
     race,
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
-    trials,
+    trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
@@ -104,10 +90,9 @@ export function start({ element, trigger }) {
       fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse);
     },
   });
-  const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
   makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
   const stage = makeStage(page, run, screen, {
-    address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
+    address, notice, tabs, changed: (isWrong) => requests.changed(isWrong),
   });
   const tour = makeTour(page, {
     run,
@@ -123,10 +108,7 @@ export function start({ element, trigger }) {
   const requests = makeRequests(page, run, trigger, {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
-  offerLanguages(find(page, ".language"), async () => ({
-    controls: await controlsHold(trigger),
-    ...requests.hold(), isFirst: page.hasAttribute("data-first"), at: { ...player.whereabouts(), pinned: null },
-  }));
+  offerLanguages(find(page, ".language"), () => controlsHold(trigger));
   offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
@@ -135,12 +117,10 @@ export function start({ element, trigger }) {
     tabs.select("worlds");
   }
   const held = takeHeld();
-  showLinked(page, stage, tabs, (query) => {
-    if (!held) return requests.begin({ kind: "link", query });
-    if (!held.isFirst) unfoldPage();
-    controlsHold(trigger, () => held.controls);
-    requests.resume(held, () => player.returnTo({ ...held.at, number: run.number, pinned: reader.pinned() }));
-  }, held !== null);
+  showLinked(page, stage, tabs, async (query) => {
+    await requests.begin({ kind: "link", query });
+    if (held) controlsHold(trigger, () => held);
+  });
   address.ready();
 }
 
@@ -157,9 +137,8 @@ function unfold(page) {
  * @param {Stage} stage
  * @param {Tabs} tabs
  * @param {(query: string) => void} asks
- * @param {boolean} isAgain whether the page shows again what it has shown
  */
-function showLinked(page, stage, tabs, asks, isAgain) {
+function showLinked(page, stage, tabs, asks) {
   const query = new URLSearchParams(location.search);
   if (isFramed()) {
     unfold(page);
@@ -181,7 +160,7 @@ function showLinked(page, stage, tabs, asks, isAgain) {
   const ask = () => asks(query.toString());
   // Only then, since what is wrong with it stays on the page.
   stage.show(linked).then(() => {
-    if (isFramed() && runs && !isAgain) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
+    if (isFramed() && runs) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
     else ask();
   });
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // What the visitor has asked the server for, and what it answers: a run or a measurement that is awaited, goes on
-// and can be stopped, a trace that is opened, an earlier turn.
+// and can be stopped, a trace that is opened.
 
 import { find } from "../view/dom.js";
 import { TRIES, ask, follow, sentenceOf } from "../traces/traces.js";
@@ -47,9 +47,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   let measuring = null;
   /** @type {Measurement | null} */
   let measured = null;
-  /** What has been measured, by its name, and its instrument. @type {Map<string, string>} */
-  const instruments = new Map();
-  return { askForRun, begin, stop, opened, reopen, changed, forget, hold, resume };
+  return { askForRun, begin, stop, opened, changed };
 
   // What the visitor asks for.
 
@@ -111,17 +109,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     stage.open(message.name ?? "", message);
   }
 
-  /**
-   * Shows an earlier turn of the conversation again.
-   * @param {string} name
-   */
-  function reopen(name) {
-    tour.end(false);
-    wishes++;
-    leave();
-    stage.show(name);
-  }
-
   // What the server answers.
 
   /** @param {PageMessage} message */
@@ -139,9 +126,8 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   /**
    * @param {string} name
    * @param {number} at when it was begun
-   * @param {() => void} then called when all of it is on the stage
    */
-  function followRun(name, at, then = () => {}) {
+  function followRun(name, at) {
     if (at < latest) return; // a later one has begun, and ended this one
     latest = at;
     isAsked = false;
@@ -154,8 +140,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
       told(message) {
         if (!stage.isFor(own)) return;
         if (message.ended) going = null;
-        const told = stage.told(name, own, message);
-        if (message.ended) told.then(then);
+        stage.told(name, own, message);
       },
       lost(isGone) {
         if (!stage.isFor(own)) return;
@@ -167,28 +152,20 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     allow();
   }
 
-  /**
-   * @param {string} name
-   * @param {() => void} then called when it is all told, or the server has it no more
-   */
-  function followMeasurement(name, then = () => {}) {
+  /** @param {string} name */
+  function followMeasurement(name) {
     measuring?.close();
-    instruments.set(name, "");
     measuring = follow(name, {
       told({ measurement, ended }) {
         notice.forgetLost();
         if (ended) measuring = null;
         if (measurement) takeMeasurement(measurement);
-        if (ended) then();
       },
       lost(isGone) {
-        if (isGone && measured?.id !== name) {
-          measuring = null;
-          return then();
-        }
-        if (!isGone || !measured) return notice.refuse(say("traces.lost"));
-        measuring = null;
-        takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
+        if (isGone) measuring = null;
+        if (!isGone || measured?.id !== name) notice.refuse(say("traces.lost"));
+        else takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
+        allow();
       },
     });
     allow();
@@ -197,7 +174,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   /** @param {Measurement} measurement */
   function takeMeasurement(measurement) {
     measured = measurement;
-    if (measurement.id) instruments.set(measurement.id, measurement.kind);
     tabs.take(measurement);
     allow();
   }
@@ -207,38 +183,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     going?.stop();
     going?.close();
     going = null;
-  }
-
-  // When the page is loaded again in another language.
-
-  /** @param {string} kind of measurements that are not to be shown again */
-  function forget(kind) {
-    for (const [name, one] of instruments) if (one === kind) instruments.delete(name);
-  }
-
-  /** The names of what the page shows. What goes on is not stopped. */
-  function hold() {
-    going?.close();
-    measuring?.close();
-    return { run: going?.name ?? stage.own(), measured: [...instruments.keys()] };
-  }
-
-  /**
-   * Shows it again.
-   * @param {{ run: string, measured: string[] }} held
-   * @param {() => void} then called when all of the run is on the stage
-   */
-  function resume({ run: name, measured: names }, then) {
-    isLinked = false;
-    if (name === stage.name()) then();
-    else followRun(name, latest, then);
-    for (const one of names) instruments.set(one, ""); // also those that the page is left before
-    followAll(names);
-  }
-
-  /** @param {string[]} names of measurements, of which the last can go on */
-  function followAll([name, ...others]) {
-    if (name) followMeasurement(name, () => followAll(others));
   }
 
   // What can be done now.

@@ -8,9 +8,7 @@ import { say } from "../view/words.js";
 /** @import { PageMessage, Update } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Screen } from "../view/screen.js" */
-/** @import { Turns } from "../view/turns.js" */
 /** @import { Address } from "./address.js" */
-/** @import { Heads } from "./heads.js" */
 /** @import { Notice } from "./notice.js" */
 /** @import { Tabs } from "./tabs.js" */
 /** @typedef {ReturnType<typeof makeStage>} Stage */
@@ -23,13 +21,11 @@ export const RECORDED = "first"; // the name of the run that every page shows at
  * @param {Screen} screen
  * @param {object} around
  * @param {Address} around.address
- * @param {Heads} around.heads
  * @param {Notice} around.notice
  * @param {Tabs} around.tabs
- * @param {Turns} around.turns
  * @param {(isWrong?: boolean) => void} around.changed called when the page shows something else; isWrong: an error
  */
-export function makeStage(page, run, { stage, text, player }, { address, heads, notice, tabs, turns, changed }) {
+export function makeStage(page, run, { stage, text, player, headOf, showHead }, { address, notice, tabs, changed }) {
   let shown = RECORDED; // the name of the run on the stage
   let number = 0; // of what the stage shows or waits for; it grows
   let hasPlayed = false;
@@ -38,8 +34,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
-  page.addEventListener("head", introduce);
-  return { name: () => shown, own: () => kept?.shown ?? shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
+  return { name: () => shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
   function isFor(one) {
@@ -50,12 +45,11 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   /** Clears the stage for it; returns its number. */
   function clear() {
-    heads.leaveRace();
     if (page.dataset.state !== "waiting") former = { ...run };
     run.begin(++number, {});
     hasPlayed = true;
     page.dataset.state = "waiting";
-    heads.shown(null); // nothing yet: what the run before brought is not this one's
+    showHead(headOf(null)); // nothing yet: what the run before brought is not this one's
     reveal();
     player.begin();
     tabs.show(run);
@@ -162,7 +156,6 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     if (result === "begun") {
       address.begin(update.link ?? "");
       begin(isOpened);
-      turns.show(shown, run.turns);
     }
     for (const token of corrected) text.rewrite(token);
     put();
@@ -170,7 +163,6 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   /** @param {boolean} isOpened */
   function begin(isOpened) {
-    heads.leaveRace();
     introduce();
     const isAtOnce = hasPlayed && isExample();
     const plays = isOpened && !isAtOnce && !address.wants() && run.recorded
@@ -181,16 +173,11 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     hasPlayed = true;
   }
 
-  // What the page is about, by the rule of the run that the headline is of; over an example, what to look at.
+  // What the page is about, by the rule of the run; over an example, what to look at.
   function introduce() {
-    find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : introduction());
+    const about = run.setting?.lossy ? "page.introduction_of_lossy" : "page.introduction";
+    find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : about);
     find(page, ".run-here").hidden = !isExample();
-  }
-
-  function introduction() {
-    const ofRace = heads.ofRaceShown();
-    const isLossy = ofRace ? ofRace.tone === "lossy" : run.setting?.lossy;
-    return isLossy ? "page.introduction_of_lossy" : "page.introduction";
   }
 
   function isExample() {

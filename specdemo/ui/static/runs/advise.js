@@ -17,7 +17,7 @@ const content = (/** @type {string[]} */ works) => [
   h("div", { class: "found", hidden: true },
     h("dl", { class: "advised", role: "status" }),
     h("p", { class: "ended" }),
-    h("ul", { class: "checks" }),
+    h("ul", { class: "requests" }),
     h("details", { class: "typed" }, h("summary", {}, say("advice.typed")), h("div", { class: "servers" })),
     h("details", { class: "all" }, h("summary", {}, say("advice.measured")), measuredTable(say("advice.measured"))),
     h("p", { class: "of" }),
@@ -63,11 +63,11 @@ export function makeAdvise(panel, server, works, refuse) {
   }
 
   /** @param {Advice} advice */
-  function draw({ advised, ended, checks, typed, columns, rows }) {
+  function draw({ advised, ended, requests, typed, columns, rows }) {
     fill(part(".advised"), advised.map(({ work, setting, reason, pays }) => (
       h("div", {}, h("dt", { "data-pays": String(pays) }, `${work}: ${setting}`), h("dd", {}, reason)))));
     part(".ended").textContent = ended;
-    fill(part(".checks"), checks.map((sentence) => h("li", {}, sentence)));
+    fill(part(".requests"), requests.map((sentence) => h("li", {}, sentence)));
     part(".typed").hidden = !typed.length;
     fill(part(".servers"), typed.map(({ server: name, command, notes }) => (
       h("section", {}, h("h3", {}, name), command && h("pre", {}, command), notes.map((note) => h("p", {}, note))))));

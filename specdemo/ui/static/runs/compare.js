@@ -1,6 +1,5 @@
 // @ts-check
-// The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
-// stay below it until they are cleared.
+// The comparison: drafters on the same prompts, as a table that grows while they are measured.
 
 import { fill, h, saveFile, within } from "../view/dom.js";
 import { fillTable, measuredTable } from "../view/tables.js";
@@ -9,14 +8,11 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { ComparisonTable, Measurement } from "../view/messages.d.ts" */
-/** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
 const content = () => [
   h("div", { class: "measuring" }),
-  h("p", { class: "empty" }, say("compare.nothing")),
-  h("button", { class: "clear", hidden: true }, say("compare.clear")),
-  h("div", { class: "comparisons" }),
+  h("section", { hidden: true }, tableContent()),
 ];
 const tableContent = () => [
   h("p", { class: "result", role: "status" }),
@@ -24,7 +20,6 @@ const tableContent = () => [
   h("p", { class: "notes" }, say("compare.notes")),
   measuredTable(say("compare.table")),
   h("div", { class: "keeping" },
-    h("button", { class: "all", "aria-expanded": "false" }),
     h("button", { "data-saves": "csv", disabled: true }, say("compare.csv")),
     h("button", { "data-saves": "json", disabled: true }, say("compare.json"))),
 ];
@@ -44,69 +39,27 @@ export function makeCompare(panel, server) {
   fill(panel, content());
   const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, requests(), say("compare.what"));
-  /** By the id of the measurement. @type {Map<string, ReturnType<typeof makeTable>>} */
-  const tables = new Map();
-  part(".clear").addEventListener("click", clear);
-  return { show, take };
-
-  /** @param {Run} run */
-  function show({ outcome, recorded }) {
-    measuring.foretell(recorded, outcome?.seconds.compare, outcome?.seconds.set);
-  }
+  const table = makeTable(part("section"));
+  return { take };
 
   /** @param {Measurement} measurement */
   function take(measurement) {
     measuring.take(measurement);
     panel.dataset.state = measurement.state;
-    const { id, comparison, whose, state } = measurement;
-    if (comparison) tableOf(id).fill(comparison, whose, isGoingOn(state));
-    showWhatThereIs(isGoingOn(state));
-  }
-
-  /** @param {string} id */
-  function tableOf(id) {
-    const table = tables.get(id) ?? makeTable();
-    if (!tables.has(id)) part(".comparisons").prepend(table.element);
-    tables.set(id, table);
-    return table;
-  }
-
-  /** @param {boolean} busy */
-  function showWhatThereIs(busy) {
-    part(".empty").hidden = tables.size > 0;
-    part(".clear").hidden = tables.size === 0;
-    part(".clear").toggleAttribute("disabled", busy);
-  }
-
-  function clear() {
-    tables.clear();
-    server.forget("compare");
-    fill(part(".comparisons"));
-    showWhatThereIs(false);
+    const { comparison, whose, state } = measurement;
+    part("section").hidden &&= !comparison;
+    if (comparison) table.fill(comparison, whose, isGoingOn(state));
   }
 }
 
-function makeTable() {
-  const element = h("section", {}, tableContent());
+/** @param {HTMLElement} element */
+function makeTable(element) {
   const part = within(element);
   const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll("[data-saves]")]);
   /** @type {ComparisonTable | null} */
   let comparison = null;
   part(".keeping").addEventListener("click", save);
-  part(".all").addEventListener("click", () => {
-    const isAll = part(".all").ariaExpanded !== "true";
-    part(".all").ariaExpanded = String(isAll);
-    showRows();
-  });
-  return { element, fill };
-
-  function showRows() {
-    const { firsts = [] } = comparison ?? {};
-    const isAll = part(".all").ariaExpanded === "true";
-    [...part("tbody").children].forEach((row, at) => row.toggleAttribute("hidden", !isAll && !firsts[at]));
-    part(".all").textContent = isAll ? say("compare.fewer") : say("compare.all", { count: firsts.length });
-    part(".all").hidden = firsts.every(Boolean);
-  }
+  return { fill };
 
   /**
    * @param {ComparisonTable} news
@@ -118,8 +71,7 @@ function makeTable() {
     part(".of").textContent = whose;
     part("table").setAttribute("aria-label", whose);
     part(".result").textContent = news.winner;
-    fillTable(part("table"), news.columns, news.rows, news.abouts);
-    showRows();
+    fillTable(part("table"), news.columns, news.rows);
     for (const button of buttons) button.disabled = busy;
   }
 

@@ -3,11 +3,10 @@
 // uses one.
 
 import {
-  LINES, MEASURES, apartInWords, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor,
-  pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
+  LINES, MEASURES, bandOf, bestInWords, cellOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, rowInWords, rowsOf,
+  scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { around, fill, h, neighbour, svg, within } from "../view/dom.js";
-
 import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
@@ -21,31 +20,24 @@ import { makeMeasuring } from "./measuring.js";
 const content = () => [
   h("div", { class: "measuring" }),
   h("p", { class: "missing", role: "status" }),
-  h("div", { class: "elsewhere", hidden: true }, h("p"), h("ul")),
   h("div", { class: "gammas" },
     h("div", { class: "taking" },
       h("div", { class: "bests" }), h("p", { class: "unclear" }), h("p", { class: "chosen", role: "status" })),
     h("ul", { class: "key" },
-      h("li", { "data-line": "formula", "data-only": "engine" }, say("gamma.formula")),
       h("li", { "data-line": "seen" }, say("gamma.estimate")),
       h("li", { "data-line": "measured" }, say("gamma.measured")),
       h("li", {}, say("gamma.best"))),
     h("div", { class: "charts" },
       figure("speedup", say("gamma.speedupFigure")), figure("tokens", say("gamma.tokensFigure"))),
-    h("p", { class: "readout", "aria-hidden": "true" }),
-    h("p", { class: "apart" }),
     h("p", { class: "of" }),
-    h("p", { class: "leaves-out" }, say("gamma.leavesOut")),
-    h("p", { class: "experts" }),
     h("div", { class: "scrolls" }, h("table", { "aria-label": say("gamma.table") },
       h("thead", {},
         h("tr", {}, columnHead("γ", { rowspan: 2 }), group(say("gamma.speedup")), group(say("gamma.tokens"))),
         h("tr", {}, columns(), columns())),
       h("tbody")))),
 ];
-const group = (/** @type {string} */ words) => h("th", { colspan: 3, scope: "colgroup" }, words);
-const columns = () => ["gamma.formulaColumn", "gamma.estimateColumn", "gamma.measuredColumn"]
-  .map((key) => columnHead(say(key)));
+const group = (/** @type {string} */ words) => h("th", { colspan: 2, scope: "colgroup" }, words);
+const columns = () => ["gamma.estimateColumn", "gamma.measuredColumn"].map((key) => columnHead(say(key)));
 const figure = (/** @type {Measure} */ measure, /** @type {string} */ title) => (
   h("figure", {}, h("figcaption", {}, title), h("div", { class: "chart", "data-measure": measure })));
 const STAR = " ★";
@@ -74,10 +66,7 @@ export function makeGamma(panel, server) {
   let drawn = ""; // what is drawn now
   let tabStop = 0; // the gamma that Tab comes to
   panel.addEventListener("click", onClick);
-  panel.addEventListener("pointerover", (event) => light(gammaOf(event.target)));
-  panel.addEventListener("pointerleave", () => light(null));
   body.addEventListener("keydown", onKey);
-  body.addEventListener("focusin", (event) => light(gammaOf(event.target)));
   new ResizeObserver(drawCharts).observe(part(".charts"));
   return { show, take };
 
@@ -110,32 +99,22 @@ export function makeGamma(panel, server) {
     if (news === drawn) return;
     drawn = news;
     measuring.describe(run.rounds.some(({ isTree }) => isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
-    measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
     const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
-    const whatPoints = { whose: measuredOf, runs: points.length ? runsInWords(points) : "" };
-    const measured = ofThis.length ? say("gamma.measuredOf", whatPoints) : "";
-    part(".elsewhere").hidden = !run.setting || !points.length || ofThis.length > 0;
-    part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
-    fill(part(".elsewhere ul"), pointsInWords(points).map((line) => h("li", {}, line)));
-    part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
-    part(".experts").textContent = run.outcome?.experts ?? "";
-    part(".experts").hidden = !run.outcome?.experts;
-    part(".apart").textContent = apartInWords(rows);
+    const measured = ofThis.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) }) : "";
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
     drawBests();
     drawTable();
     drawCharts();
-    light(null);
   }
 
   function drawBests() {
-    part(".unclear").textContent = unclearInWords(rows, run?.outcome?.best_gamma ?? null);
+    part(".unclear").textContent = unclearInWords(rows);
     const best = bestInWords(rows);
     fill(part(".bests"), best && h("button", { "data-gamma": best.gamma }, best.words));
   }
@@ -155,15 +134,6 @@ export function makeGamma(panel, server) {
       place.replaceChildren();
       if (place.clientWidth) place.append(drawChart(rows, measure, place.clientWidth, place.clientHeight));
     }
-  }
-
-  /** @param {number | null} gamma */
-  function light(gamma) {
-    const hint = say(run?.setting?.served ? "gamma.hintServed" : "gamma.hint");
-    part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : hint;
-    for (const lit of panel.querySelectorAll(".lit")) lit.classList.remove("lit");
-    const its = `[data-row="${gamma}"], .column[data-gamma="${gamma}"]`;
-    for (const element of panel.querySelectorAll(its)) element.classList.add("lit");
   }
 
   /** @param {MouseEvent} event */
@@ -244,12 +214,11 @@ function drawRow(row) {
 function drawChart(rows, measure, width, height) {
   const scale = scaleOf(rows, measure, width, height);
   const marks = (/** @type {Line} */ line, some = rows) => marksOf(some, measure, line, scale);
-  const lines = /** @type {Line[]} */ (["formula", "seen"]);
   return svg("svg", { width, height, "aria-hidden": "true" }, // the table has the same
     axes(rows, scale, measure),
     rows.filter(({ isOwn }) => isOwn).map((row) => ownLine(row, scale)),
     svg("path", { class: "band", d: bandOf(rows, measure, scale) }),
-    lines.map((line) => svg("path", { class: line, d: pathThrough(marks(line)) })),
+    svg("path", { class: "seen", d: pathThrough(marks("seen")) }),
     intervalsOf(rows, measure, "measured", scale).map(({ x, low, high }) => (
       svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }))),
     marks("measured").map(({ x, y }) => svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })),
@@ -309,5 +278,5 @@ function starAt(x, y) {
  */
 function column(row, { x, column: width, ceiling, floor }) {
   const box = { x: x(row.gamma) - width / 2, y: ceiling, width, height: floor - ceiling + 20 };
-  return svg("rect", { class: "column", "data-gamma": row.gamma, ...box });
+  return svg("rect", { class: "column", "data-gamma": row.gamma, ...box }, svg("title", {}, rowInWords(row)));
 }

@@ -13,7 +13,6 @@ import { say } from "../view/words.js";
  * @typedef {object} Server
  * @property {(request: Request) => void} measure
  * @property {() => void} stop
- * @property {(kind: Measurement["kind"]) => void} forget what is not to be shown again
  */
 /** @typedef {ReturnType<typeof makeMeasuring>} Measuring */
 
@@ -27,22 +26,11 @@ export function makeMeasuring(place, server, requests, what) {
   const buttons = Object.entries(requests).map(([words, request]) => (
     h("button", { onclick: () => server.measure(request) }, words)));
   const end = h("button", { class: "end", disabled: true, onclick: () => server.stop() }, say("measuring.stop"));
-  const takes = h("p", { class: "takes" });
   const line = h("p", { role: "status" }, what);
   const progress = h("progress", { max: 1, value: 0, "aria-label": say("measuring.measured"), hidden: true });
   let measured = false;
-  fill(place, buttons, end, takes, h("div", { class: "going-on" }, line, progress));
-  return { take, describe, foretell, buttons };
-
-  /**
-   * What each button takes, by the pace of a run of this machine.
-   * @param {boolean} recorded whether the run may be another machine's, or of another day
-   * @param {(number | undefined)[]} seconds undefined where it is not known
-   */
-  function foretell(recorded, ...seconds) {
-    const [time, other] = seconds.map((one) => one !== undefined && !recorded ? durationInWords(one) : "");
-    takes.textContent = time && say(other ? "measuring.bothTake" : "measuring.takes", { time, other });
-  }
+  fill(place, buttons, end, h("div", { class: "going-on" }, line, progress));
+  return { take, describe, buttons };
 
   /** @param {string} words what it measures, until it does */
   function describe(words) {
@@ -55,7 +43,6 @@ export function makeMeasuring(place, server, requests, what) {
     measured = true;
     for (const button of buttons) button.disabled = busy;
     end.disabled = !busy;
-    takes.hidden = busy;
     progress.hidden = !busy || share === null;
     progress.value = share ?? 0;
     line.dataset.state = state;

@@ -11,12 +11,12 @@ import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { Head, Lane, Measurement, Race } from "../view/messages.d.ts" */
-/** @import { Round, Run } from "../view/run.js" */
+/** @import { Lane, Measurement, Race } from "../view/messages.d.ts" */
+/** @import { Round } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /**
  * What is said of a lane when it has finished: on its track, below it, and how that was measured.
- * @typedef {{ came: string, speedup: string, by: string, tone: Head["tone"] }} Finish
+ * @typedef {{ came: string, speedup: string, by: string, tone: Race["tone"] }} Finish
  */
 /** A lane's rounds, and the engine's ms and the tokens of all of them. @typedef {{ rounds: Round[], ms: number, tokens: number }} Course */
 
@@ -45,9 +45,8 @@ const laneContent = () => [
 /**
  * @param {HTMLElement} panel
  * @param {Server} server
- * @param {(head: Head) => void} raced called with what is to stand over the panel
  */
-export function makeRace(panel, server, raced) {
+export function makeRace(panel, server) {
   fill(panel, content());
   const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, { [say("race.measure")]: { kind: "race" } }, say("race.what"));
@@ -67,13 +66,7 @@ export function makeRace(panel, server, raced) {
   let frame = 0;
   again.addEventListener("click", playOrSkip);
   speedSelect.addEventListener("change", () => { isChosen = true; });
-  return { show, take, step: playOrSkip };
-
-  /** @param {Run} run */
-  function show({ outcome, recorded }) {
-    measuring.foretell(recorded, outcome?.seconds.race);
-    beginIfSeen();
-  }
+  return { show: beginIfSeen, take, step: playOrSkip };
 
   function beginIfSeen() {
     if (isNew && panel.offsetParent) begin();
@@ -90,7 +83,6 @@ export function makeRace(panel, server, raced) {
     panel.toggleAttribute("data-raced", true);
     part(".of").textContent = measurement.whose;
     prepare(race);
-    raced({ ...race.head, verdict: "", numbers: {}, tone: race.head.tone === "lossy" ? "lossy" : "neutral" }); // until it has been played
     beginIfSeen();
   }
 
@@ -101,7 +93,7 @@ export function makeRace(panel, server, raced) {
     const [came, itCame] = placesInWords(arrived.lanes);
     const by = alone.tokens === drafted.tokens ? "" : say("race.perToken");
     lanes[0].enter(alone, { came, speedup: "", by: "", tone: "neutral" });
-    lanes[1].enter(drafted, { came: itCame, speedup: arrived.speedup, by, tone: arrived.head.tone });
+    lanes[1].enter(drafted, { came: itCame, speedup: arrived.speedup, by, tone: arrived.tone });
     if (!isChosen) speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
     const [before, beforeOther] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
@@ -147,7 +139,6 @@ export function makeRace(panel, server, raced) {
     if (!race) return;
     draw(lengthOf(race.lanes));
     part(".result").textContent = race.verdict;
-    raced(race.head);
   }
 
   function playOrSkip() {

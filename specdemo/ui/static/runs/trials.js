@@ -39,14 +39,13 @@ const content = () => [
 /**
  * @param {HTMLElement} panel
  * @param {Server} server
- * @param {() => void} changed called when a switch is moved
- * @returns {Panel & { written: () => Record<string, string> }}
+ * @returns {Panel}
  */
-export function makeTrials(panel, server, changed) {
+export function makeTrials(panel, server) {
   fill(panel, content());
   const part = within(panel);
   /** @type {Request} */
-  const tiny = { kind: "trials", ...readFrom(location.search) }; // with the mistake that is switched on
+  const tiny = { kind: "trials", trial: "none", guesses: 1 }; // with the mistake that is switched on
   const measuring = makeMeasuring(part(".measuring"), server, {
     [say("trials.tiny")]: tiny,
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
@@ -57,16 +56,14 @@ export function makeTrials(panel, server, changed) {
   two.addEventListener("click", () => {
     tiny.guesses = 3 - (tiny.guesses ?? 1);
     turned();
-    changed();
   });
   turned();
-  return { take, written: () => written(tiny) };
+  return { take };
 
   /** @param {Mistake} mistake that is switched on, or off if it was on */
   function turn(mistake) {
     tiny.trial = mistake === tiny.trial ? "none" : mistake;
     turned();
-    changed();
   }
 
   /** Whether a switch is on: those are the tiny pair's. */
@@ -140,25 +137,6 @@ export function makeTrials(panel, server, changed) {
     ];
     update(part("dl"), numbers.map(([key, name, value]) => h("div", {}, h("dt", {}, name), h("dd", { "data-count": key }, value))));
   }
-}
-
-/**
- * The switches, as names of an address; page/links.py refuses wrong values in a sentence, and here they are left out.
- * @param {Pick<Request, "trial" | "guesses">} switched
- */
-export function written({ trial = "none", guesses = 1 }) {
-  return {
-    ...(trial === "none" ? {} : { trials_mistake: trial }),
-    ...(guesses === 1 ? {} : { trials_guesses: String(guesses) }),
-  };
-}
-
-/** @param {string} search @returns {Pick<Request, "trial" | "guesses">} */
-export function readFrom(search) {
-  const query = new URLSearchParams(search);
-  const guesses = query.get("trials_guesses") === "2" ? 2 : 1;
-  const possible = guesses === 1 ? MISTAKES : IN_TREES;
-  return { trial: possible.find((mistake) => mistake === query.get("trials_mistake")) ?? "none", guesses };
 }
 
 /**

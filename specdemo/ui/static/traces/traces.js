@@ -138,7 +138,7 @@ export function follow(name, { told, lost }) {
     }
   });
   addEventListener("pagehide", leave);
-  return { name, close, stop };
+  return { close, stop };
 
   // It goes on in the server for a while.
   function close() {

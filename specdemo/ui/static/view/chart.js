@@ -2,12 +2,11 @@
 // What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
 
 import { fixed, times } from "./format.js";
-
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
 /** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.d.ts" */
-/** @import { Round, Run } from "./run.js" */
+/** @import { Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates
  * where nothing tells it.
@@ -18,14 +17,14 @@ import { say } from "./words.js";
  * @property {Line | null} best
  * @property {boolean} isOwn the run's own
  */
-/** @typedef {"formula" | "seen" | "measured"} Line */
+/** @typedef {"seen" | "measured"} Line */
 /** @typedef {"speedup" | "tokens"} Measure */
 /** @typedef {ReturnType<typeof scaleOf>} Scale */
 
 /** @type {Measure[]} */
 export const MEASURES = ["speedup", "tokens"];
 /** @type {Line[]} */
-export const LINES = ["formula", "seen", "measured"];
+export const LINES = ["seen", "measured"];
 const LONGEST = 16; // gamma
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
@@ -77,7 +76,7 @@ export function fastest(points) {
  */
 export function valueOf({ estimate, point }, measure, line) {
   if (line === "measured") return (measure === "speedup" ? point?.speedup : point?.tokens_per_round) ?? null;
-  return estimate?.[`${line}_${measure}`] ?? null;
+  return estimate?.[measure] ?? null;
 }
 
 /**
@@ -88,8 +87,8 @@ export function valueOf({ estimate, point }, measure, line) {
  * @returns {[low: number, high: number] | null}
  */
 function endsOf({ estimate, point }, measure, line) {
-  if (measure === "tokens" || line === "formula") return null;
-  if (line === "seen") return estimate?.seen_interval ?? null;
+  if (measure === "tokens") return null;
+  if (line === "seen") return estimate?.interval ?? null;
   const { low = null, high = null } = point ?? {};
   return low === null || high === null ? null : [low, high];
 }
@@ -110,7 +109,7 @@ export function cellOf(row, measure, line) {
  * @param {Row} row
  */
 export function rowInWords(row) {
-  const facts = MEASURES.flatMap((measure) => /** @type {Line[]} */ (["seen", "measured"]).flatMap((line) => {
+  const facts = MEASURES.flatMap((measure) => LINES.flatMap((line) => {
     const { text, interval } = cellOf(row, measure, line);
     if (text === "–") return [];
     const how = line === "measured" ? "measured" : row.isOwn ? "own" : "estimated";
@@ -118,15 +117,6 @@ export function rowInWords(row) {
     return [say(`gamma.${how}${interval ? "SpeedupBetween" : "Speedup"}`, { speedup: text, interval })];
   }));
   return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
-}
-
-/**
- * What was measured, each draft length in words.
- * @param {GammaPoint[]} points
- */
-export function pointsInWords(points) {
-  const row = { estimate: null, best: null, isOwn: false };
-  return points.map((point) => rowInWords({ ...row, gamma: point.gamma, point }));
 }
 
 /**
@@ -167,78 +157,32 @@ function speedupOf(row, line) {
 }
 
 /**
- * What bears on the best of the measured draft lengths: which others do not clearly differ from it, which could not
- * be timed, and what the estimate is; nothing before any was measured.
- * @param {Row[]} rows
- * @param {number | null} estimated the best by the estimates
- */
-export function unclearInWords(rows, estimated) {
-  const points = rows.flatMap(({ point }) => point ?? []);
-  const { gamma = null, alike = [] } = fastest(points) ?? {};
-  const untimed = points.filter(({ speedup }) => speedup === null).map(({ gamma }) => gamma).join(", ");
-  const sentences = [];
-  if (gamma !== null && alike.length) {
-    sentences.push(say("gamma.alike", { lengths: alike.map(nameOf).join(", "), length: nameOf(gamma) }));
-  }
-  if (untimed) sentences.push(say("gamma.untimed", { gammas: untimed }));
-  if (gamma !== null && estimated !== null) {
-    const speedup = speedupOf(rows[estimated], "seen");
-    sentences.push(say("gamma.explained", { length: nameOf(estimated), speedup }));
-  }
-  return sentences.join(" ");
-}
-
-/**
- * Why measured figures are off the estimates, where their intervals do not meet; nothing where all do. Tokens a round
- * are counted, and have no interval.
+ * Which of the measured draft lengths do not clearly differ from the best; empty where none is so.
  * @param {Row[]} rows
  */
-export function apartInWords(rows) {
-  const lengths = rows.filter((row) => {
-    const [seen, measured] = [endsOf(row, "speedup", "seen"), endsOf(row, "speedup", "measured")];
-    return row.gamma > 0 && seen && measured && (measured[1] < seen[0] || measured[0] > seen[1]);
-  });
-  const gammas = lengths.filter(({ isOwn }) => !isOwn).map(({ gamma }) => gamma).join(", ");
-  const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
-  const own = lengths.find(({ isOwn }) => isOwn);
-  if (own) sentences.push(say("gamma.apartOwn", { gamma: own.gamma }));
-  const counted = rows.some(({ estimate, point }) => estimate && point?.tokens_per_round != null);
-  if (counted) sentences.push(say("gamma.counted"));
-  return sentences.join(" ");
+export function unclearInWords(rows) {
+  const best = fastest(rows.flatMap(({ point }) => point ?? []));
+  if (!best?.alike.length) return "";
+  return say("gamma.alike", { lengths: best.alike.map(nameOf).join(", "), length: nameOf(best.gamma) });
 }
 
 /**
  * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
- * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
+ * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting">>} run
  */
-export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
+export function whatIsMissing({ complete, rounds, outcome, setting }) {
   if (!complete) return say("gamma.missing.goesOn");
   if (!outcome) return say("gamma.missing.unfinished");
-  if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
-  if (!outcome.estimates.length) {
-    if (rounds.some(({ isTree }) => isTree)) return say("gamma.missing.tree");
-    if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
-    const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
-    return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");
+  if (setting?.served) {
+    if (outcome.estimates.length) return say("gamma.missing.served");
+    return say(rounds.some(isUntold) ? "gamma.missing.untold" : "gamma.missing.unjudged");
   }
-  if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
-  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return say("gamma.missing.formula");
+  if (!outcome.estimates.length) {
+    if (setting?.gamma === "auto") return say("gamma.missing.auto");
+    return say(rounds.some(({ isTree }) => isTree) ? "gamma.missing.tree" : "gamma.missing.unjudged");
+  }
+  if (outcome.estimates.some(({ speedup }) => speedup !== null)) return "";
   return say("gamma.missing.speedup", { why: String(outcome.no_speedup) });
-}
-
-/**
- * The same of a server's run.
- * @param {Round[]} rounds
- * @param {boolean} estimated
- * @param {boolean} alone whether the server's counters counted this run only
- */
-function missingOfServed(rounds, estimated, alone) {
-  const untold = rounds.some(isUntold);
-  if (!estimated) return say(untold ? "gamma.missing.untold" : "gamma.missing.unjudged");
-  const sentences = [say("gamma.missing.served")];
-  if (untold) sentences.push(say("gamma.missing.counters"));
-  if (untold && !alone) sentences.push(say("gamma.missing.others"));
-  return sentences.join(" ");
 }
 
 /**

@@ -32,8 +32,6 @@ import { say } from "./words.js";
 /** @type {Kind[]} */
 const KINDS = ["start", "name", "inside", "punctuation", "digits", "line", "other"];
 
-const FEWEST_JUDGED = 10; // tokens at a place whose share says something
-const Z = 1.645; // standard deviations to the ends of a 90% interval
 const REACH = 40; // as many characters before a token say whether it begins a word or a sentence
 const INSIDE = /[\p{L}\p{M}\p{N}]['’_‐-]?$/u;
 const UNSPACED =
@@ -109,9 +107,7 @@ export function kindOf(text, before) {
 }
 
 /**
- * Where drafts die, in sentences that follow from the table of places: first where most were rejected, and then the
- * share of those judged there, since early places are judged more often. That names a place as the likeliest only if
- * it stands out.
+ * Where drafts die, in a sentence that follows from the table of places: where most were rejected.
  * @param {Deaths} deaths of a run with drafts that were judged
  */
 export function inWords({ places, all }) {
@@ -121,43 +117,7 @@ export function inWords({ places, all }) {
     return say("positions.onePlace", { rejected: all.rejected, judged: all.tokens.length, share });
   }
   const rejected = places.reduce((most, row) => Math.max(most, row.rejected), 0);
-  const most = labels(places.filter((row) => row.rejected === rejected));
+  const most = places.filter((row) => row.rejected === rejected).map(({ label }) => label);
   const counts = { places: most.join(", "), rejected, all: all.rejected };
-  return `${say(most.length > 1 ? "positions.mostAlike" : "positions.most", counts)} ${shareInWords({ places, all })}`;
-}
-
-/** @param {Pick<Deaths, "places" | "all">} deaths */
-function shareInWords({ places, all }) {
-  const known = places.filter(({ tokens }) => tokens.length >= FEWEST_JUDGED);
-  if (!known.length) return say("positions.tooFew", { fewest: FEWEST_JUDGED });
-  const worst = known.reduce((worst, row) => (shareOf(row) > shareOf(worst) ? row : worst));
-  const alike = labels(known.filter((row) => shareOf(row) === shareOf(worst)));
-  const here = { place: worst.label, rejected: worst.rejected, judged: worst.tokens.length };
-  const others = { rejected: all.rejected - here.rejected, judged: all.tokens.length - here.judged };
-  const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
-  const isClear = isLargest && wilson(here.rejected, here.judged, -1) > wilson(others.rejected, others.judged, 1);
-  const share = percent(here.rejected, here.judged);
-  if (known.length === 1 && !isClear) return say("positions.oneKnown", { ...here, share, fewest: FEWEST_JUDGED });
-  if (alike.length > 1) return say("positions.alike", { share, places: alike.join(", "), fewest: FEWEST_JUDGED });
-  const found = isClear ? "positions.worst" : isLargest ? "positions.unclear" : "positions.unclearAmong";
-  return say(found, { ...here, share, fewest: FEWEST_JUDGED });
-}
-
-/** @param {Row[]} rows */
-const labels = (rows) => rows.map(({ label }) => label);
-
-/** @param {Row} row */
-const shareOf = ({ rejected, tokens }) => rejected / tokens.length;
-
-/**
- * An end of the 90% interval of a probability, from how often the thing happened (Wilson 1927).
- * @param {number} count
- * @param {number} of
- * @param {-1 | 1} end
- */
-function wilson(count, of, end) {
-  if (!of) return end < 0 ? 0 : 1;
-  const share = count / of;
-  const spread = Z * Math.sqrt((share * (1 - share)) / of + (Z * Z) / (4 * of * of));
-  return (share + (Z * Z) / (2 * of) + end * spread) / (1 + (Z * Z) / of);
+  return say(most.length > 1 ? "positions.mostAlike" : "positions.most", counts);
 }

@@ -1,70 +1,47 @@
 // @ts-check
-// The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
+// The tab on exactness: every verdict recomputed, and why the text is the target's own.
 
 import { fill, h, within } from "./dom.js";
-import { fixed, grouped, roundedUp } from "./format.js";
-import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
-import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
-import { isAfterRefused } from "./run.js";
-import { columnHead, rowOf } from "./tables.js";
-import { named, quoted } from "./textless.js";
-import { placeOf } from "./verdict.js";
+import { grouped } from "./format.js";
+import { differenceInWords, isExact, recomputed } from "./recompute.js";
+import { uMatters } from "./rules.js";
 import { say } from "./words.js";
 
 /** @import { Recomputed } from "./recompute.js" */
-/** @import { Drafted, Run, Token } from "./run.js" */
+/** @import { Drafted, Run } from "./run.js" */
 
 const content = () => [
   h("p", { class: "answer" }),
-  h("div", { class: "columns" },
-    h("div", { class: "proof" },
-      h("ul", { class: "checks" }),
-      h("ul", { class: "differing" }),
-      h("p", { class: "both" }),
-      h("p", { class: "about" }),
-      h("h2", {}, say("exactness.heading")),
-      h("p", {}, say("exactness.why")),
-      h("p", {}, `${say("exactness.greedy")} `, h("strong"))),
-    h("figure", { class: "identity" },
-      h("figcaption", {}, h("h2", {}, "min(p, q) + (p − q)₊ = p"), h("p", { class: "place" })),
-      h("p", { class: "key" }, ["kept", "added"].map((part) => (
-        h("span", {}, h("i", { class: part }), h("span", {}, say(`exactness.${part}`)))))),
-      h("table", {},
-        h("thead", {}, h("tr", {}, h("td"), h("td"), ["min(p, q)", "+ (p − q)₊", "= p"].map((words) => columnHead(words)))),
-        h("tbody")),
-      h("p", { class: "mass" }))),
+  h("ul", { class: "checks" }),
+  h("ul", { class: "differing" }),
+  h("p", { class: "about" }),
+  h("h2", {}, say("exactness.heading")),
+  h("p", {}, say("exactness.why")),
+  h("p", {}, `${say("exactness.greedy")} `, h("strong")),
 ];
 const LISTED = 8; // differences that are listed
 
-/**
- * @param {HTMLElement} panel
- * @param {() => Token | null} pinned
- */
-export function makeExactness(panel, pinned) {
+/** @param {HTMLElement} panel */
+export function makeExactness(panel) {
   fill(panel, content());
   const part = within(panel);
   let state = ""; // how much of which run was recomputed
-  const ofPAndQ = /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("figure :is(h2, .key span > span, th)"));
-  const formulas = [...ofPAndQ].map((element) => ({ element, plain: element.textContent ?? "" }));
   return { show };
 
   /** @param {Run} run */
   function show(run) {
     const served = Boolean(run.setting?.served);
     const judged = !served && run.rounds.some(({ draft }) => draft.length);
-    panel.classList.toggle("nothing", !judged);
     const how = run.setting?.greedy ? "exactness.isGreedy" : "exactness.isSampled";
-    part(".columns strong").textContent = run.setting ? say(how) : "";
-    if (judged) showIdentity(run);
+    part("strong").textContent = run.setting ? say(how) : "";
     panel.dataset.rule = served ? "served" : run.setting?.rule.name ?? "speculative";
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
-    const found = served ? null : recomputed(run); // what is hidden keeps nothing of the run before
+    const found = judged ? recomputed(run) : null;
     const fits = run.setting?.lossy ? "lossy" : "exact";
-    panel.dataset.tone = judged && found && !isExact(found) ? "differs" : judged ? fits : "none";
-    part(".answer").textContent = judged && found ? answer(found, run) : whyNone(run);
-    part(".both").textContent = served ? "" : sameDrafts(run);
+    panel.dataset.tone = found && !isExact(found) ? "differs" : found ? fits : "none";
+    part(".answer").textContent = found ? answer(found, run) : whyNone(run);
     part(".about").textContent = (!served && run.setting?.rule.about) || "";
     fill(part(".checks"), found && checksOf(run, found));
     fill(part(".differing"), found && differing(found));
@@ -95,17 +72,6 @@ export function makeExactness(panel, pinned) {
   function byLikeliest({ setting, rounds }) {
     const isByU = (/** @type {Drafted} */ token) => token.u !== null && uMatters(token);
     return setting?.greedy === true && setting.rule.threshold === null && !rounds.some(({ draft }) => draft.some(isByU));
-  }
-
-  /** What each lossless rule would have kept of this run's drafts. @param {Run} run */
-  function sameDrafts(run) {
-    const kept = keptByBoth(run.rounds);
-    if (!kept) return "";
-    if (run.setting?.greedy && kept.speculative === kept.block) {
-      return say("exactness.sameDraftsGreedy", { kept: fixed(kept.block) });
-    }
-    const means = { speculative: fixed(kept.speculative), block: fixed(kept.block) };
-    return say("exactness.sameDrafts", { count: kept.rounds, ...means });
   }
 
   /**
@@ -142,44 +108,5 @@ export function makeExactness(panel, pinned) {
     ];
     const more = all.length > LISTED ? [say("exactness.more", { count: all.length - LISTED })] : [];
     return [...all.slice(0, LISTED), ...more].map((words) => h("li", {}, words));
-  }
-
-  /** @param {Run} run */
-  function showIdentity(run) {
-    const chosen = pinned();
-    const token = tokenToDraw(run.rounds, chosen);
-    if (!token) return;
-    const rows = identityAt(token);
-    for (const { element, plain } of formulas) element.textContent = primed(token, plain);
-    const place = say(whichToken(token, chosen), { token: named(token), place: placeOf(token) });
-    part(".place").textContent = isAfterRefused(token) ? `${place} ${say("exactness.left")}` : place;
-    const scale = roundedUp(Math.max(0.001, rows.reduce((most, { p }) => Math.max(most, p), 0)));
-    fill(part("figure tbody"), rows.map((row) => identityRow(row, scale)));
-    const mass = massAt(token);
-    const [accept, reject] = mass === null ? ["", ""] : addends(1, 1 - mass);
-    part(".mass").textContent = mass === null
-      ? ""
-      : say("exactness.mass", { accept, reject });
-  }
-
-  /**
-   * @param {Token} token
-   * @param {Token | null} chosen
-   */
-  function whichToken(token, chosen) {
-    if (token === chosen) return "exactness.atPinned";
-    if (token.fate === "rejected") return chosen ? "exactness.atRejectionInstead" : "exactness.atRejection";
-    return chosen ? "exactness.atDraftInstead" : "exactness.atDraft";
-  }
-
-  /**
-   * @param {ReturnType<typeof identityAt>[number]} row
-   * @param {number} scale the p whose bar has the full length
-   */
-  function identityRow({ id, text, kind, drawn, p, kept, written }, scale) {
-    const name = [h("code", {}, quoted({ text, kind })), drawn && h("small", {}, ` ◆ ${drawn.how}`)];
-    const parts = { "--kept": kept / scale, "--added": (p - kept) / scale };
-    const bar = h("td", { class: "sum", ...parts }, h("i"), h("i"));
-    return rowOf(name, [bar, ...written], { title: say("inspector.tokenId", { id: id ?? "" }) });
   }
 }

@@ -55,10 +55,7 @@ export function apart(a, b) {
  * @param {number} whole
  */
 export function percent(part, whole) {
-  const value = (part / whole) * 100;
-  const down = Math.floor(value);
-  const up = value - down === 0.5 ? down % 2 === 1 : value - down > 0.5;
-  return inLanguage(`${up ? down + 1 : down}%`);
+  return inLanguage(`${rounded((part / whole) * 100, 0)}%`);
 }
 
 /**

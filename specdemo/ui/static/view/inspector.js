@@ -8,10 +8,10 @@ import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
 import { isAfterRefused, isChosen, isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
-import { explained, fateNamed, named, quoted, sign } from "./textless.js";
+import { explained, fateNamed, named, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
-  alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
@@ -20,7 +20,7 @@ import { inLanguage, say } from "./words.js";
 /** @import { Drafted, Own, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @import { FateNow } from "./tree.js" */
-/** @import { Column, Known, Row, Walk } from "./verdict.js" */
+/** @import { Column, Known, Row } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
 // Letters, signs and numbers of a formula: "max ( p ) 0".
@@ -52,7 +52,6 @@ const formulas = () => [
 ];
 
 const content = () => [
-  h("p", { class: "cue" }),
   h("p", { class: "hint" }),
   h("div", { class: "facts", hidden: true },
     h("div", { class: "spoken", "aria-atomic": "true" },
@@ -64,14 +63,12 @@ const content = () => [
       h("p", { class: "stands-for" }),
       h("p", { class: "verdict" })),
     h("div", { class: "judgement", role: "img" }),
-    h("div", { class: "walk", role: "img" }, h("p", { class: "u" }, h("span")), h("div", { class: "parts" })),
-    h("p", { class: "walk-how" }),
     h("details", { class: "tree", hidden: true },
       h("summary"), h("p", { class: "bars" }, h("i"), "p ", h("i"), "q"), h("div", { class: "branches" })),
     h("table", { class: "family", hidden: true }, h("caption"), h("thead"), h("tbody")),
     h("details", { class: "formulas" }, h("summary", {}, say("inspector.formulas")), formulas()),
     h("table", { class: "likely" }, h("caption"), h("thead"), h("tbody")),
-    h("p", { class: "raw" }),
+    h("p", { class: "raw" }, say("inspector.outlines")),
     h("p", { class: "values-of" }),
     h("dl", { class: "values" }),
     h("p", { class: "drafting" })),
@@ -101,11 +98,9 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
   part(".unpin").addEventListener("click", unpin);
   const taps = matchMedia("(pointer: coarse)").matches;
-  let isCueFollowed = false;
-  part(".cue").textContent = say(taps ? "inspector.cueTap" : "inspector.cuePoint");
   part(".hint").textContent = say(taps ? "inspector.hintTap" : "inspector.hintPoint");
   clear();
-  return { show, clear, followCue, shownTree: tree.shown };
+  return { show, clear };
 
   function clear() {
     setShown(false);
@@ -114,14 +109,8 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
 
   /** @param {boolean} hasFacts whether there is a token to tell of */
   function setShown(hasFacts) {
-    part(".cue").hidden = hasFacts || isCueFollowed;
-    part(".hint").hidden = hasFacts || !isCueFollowed;
+    part(".hint").hidden = hasFacts;
     part(".facts").hidden = !hasFacts;
-  }
-
-  // It is not shown again.
-  function followCue() {
-    isCueFollowed = true;
   }
 
   /**
@@ -154,7 +143,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     part(".formulas .greedy").hidden = !setting()?.greedy;
     showJudgement(token, known);
     tree.show(token, depths);
-    showWalk(known === "all" ? walkTo(token) : null, token);
     showValues(token, known);
     showLikely(token, known);
   }
@@ -202,39 +190,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   }
 
   /**
-   * The way of a draw through the tokens, as a bar from 0 to 1; only words where too little of it is recorded.
-   * @param {Walk | null} walk
-   * @param {Token} token
-   */
-  function showWalk(walk, token) {
-    const bar = part(".walk");
-    bar.hidden = !walk?.isKnown;
-    part(".walk-how").textContent = "";
-    if (!walk) return;
-    const { number, pieces, drawn, rest, isKnown } = walk;
-    const [from, start] = apart(drawn.from, number);
-    const to = apart(drawn.to, number)[0];
-    const missing = { token: named(token), rest: digits(rest, 2), share: digits(drawn.to - drawn.from) };
-    const told = isKnown
-      ? [say("inspector.walk.how", { token: named(token), from, to }), rest ? say("inspector.walk.rest", missing) : ""]
-      : [say("inspector.walk.unknown", missing)];
-    part(".walk-how").textContent = told.filter(Boolean).join(" ");
-    if (!isKnown) return;
-    bar.style.setProperty("--u", String(number));
-    bar.setAttribute("aria-label", told[0]);
-    part(".walk .u span").textContent = start;
-    const others = rest ? [{ name: say("inspector.walk.notRecorded"), from: 1 - rest, to: 1, isDrawn: false }] : [];
-    fill(part(".parts"), [...pieces.map((piece) => ({ ...piece, name: quoted(piece) })), ...others].map((one) => {
-      const [share, { name }] = [one.to - one.from, one];
-      const kind = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
-      const title = `${name}: ${digits(one.from)}–${digits(one.to)}`;
-      const made = h("span", { class: kind, title }, share > 0.2 ? name : "");
-      made.style.flexGrow = String(share);
-      return made;
-    }));
-  }
-
-  /**
    * A side's word is where the mark at u leaves room, and is left out on a side that is too narrow for it.
    * @param {string} word
    * @param {number} u
@@ -277,7 +232,6 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     });
     fill(find(likely, "thead"), h("tr", {}, h("td"), heads));
     fill(find(likely, "tbody"), rows.map((row) => tableRow(row, columns)));
-    part(".raw").textContent = token.fate === "prompt" ? "" : outlinesInWords(token, setting());
     part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
   }
 

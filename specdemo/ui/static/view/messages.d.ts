@@ -1,5 +1,5 @@
-// What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
-// and specdemo/events/__init__.py.
+// What the server sends: the only description of its messages. specdemo/ui/view/feed.py fills in a run's, and
+// tests/pure/test_browser_types.py compares them.
 
 /**
  * One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are null where nothing
@@ -96,35 +96,14 @@ export interface Next {
 }
 
 /**
- * How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers.
- */
-export interface Kept {
-  speculative: number;
-  block: number;
-}
-
-/**
- * How many experts of a layer the target read in a round, each expert once: the mean over its layers that are
- * mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that token's
- * alone, as in a plain round.
- */
-export interface ExpertsRead {
-  check: number;
-  row: number;
-}
-
-/**
  * One target forward over the draft, its verdicts, and the target's own token.
  *
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
- * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
- * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
- * it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the draft and
- * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
- * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
- * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
- * own, or one token at a time. experts_read: without rows after a drafted eos. null of a target without experts,
- * where it is not known which are chosen, one token at a time, with a tree and on a server.
+ * own time, without what a consumer does between events. gamma: the most tokens that this round could draft;
+ * ended_by: why it drafted no more, null in plain decoding. fed_again: how many tokens of the text the target and
+ * the drafter were fed once more, because rejected drafts have changed the one state of a recurrent layer. null
+ * where neither model has such layers. target_forwards: more than one where the target had to be fed again by a
+ * forward of its own, or one token at a time.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -137,15 +116,12 @@ export interface Round {
   emitted: Array<number | null>;
   draft_ms: number | null;
   verify_ms: number | null;
-  kept: Kept | null;
   gamma: number | null;
   ended_by: "gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null;
-  made: number | null;
   arrival_ms: number | null;
   drafts_told: boolean;
   fed_again: number | null;
   target_forwards: number;
-  experts_read: ExpertsRead | null;
 }
 
 /**
@@ -182,11 +158,11 @@ export interface Served {
 
 /**
  * How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come about, by
- * name and in a sentence; null and empty where nothing is drafted or a server does not tell. adjusted: penalties
- * and biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
- * follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of the chat
- * template, by their ids, which have no text in the run. machine: the device, as the pair named it. conditions:
- * what a measurement must share to be drawn with this run. served: null for a run of the engine here.
+ * name and in a sentence; null and empty where nothing is drafted or a server does not tell. bound: whether the
+ * text has to follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of
+ * the chat template, by their ids, which have no text in the run. machine: the device, as the pair named it.
+ * conditions: what a measurement must share to be drawn with this run. served: null for a run of the engine
+ * here.
  */
 export interface RunSetting {
   draft_with: string;
@@ -199,10 +175,6 @@ export interface RunSetting {
   lossy: boolean;
   greedy: boolean;
   temperature: number;
-  top_k: number;
-  top_p: number;
-  min_p: number;
-  adjusted: string;
   bound: boolean;
   chat: boolean;
   marks: Record<string, string>;
@@ -212,77 +184,47 @@ export interface RunSetting {
 }
 
 /**
- * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
- * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
- * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
+ * What a draft length would bring. tokens: a round. speedup, interval: null where the run's own are; interval:
+ * as much about the speed-up as the run's own is.
  */
 export interface Estimate {
   gamma: number;
-  formula_tokens: number | null;
-  formula_speedup: number | null;
-  seen_tokens: number;
-  seen_speedup: number | null;
-  seen_interval: [number, number] | null;
+  tokens: number;
+  speedup: number | null;
+  interval: [number, number] | null;
 }
 
 /**
- * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
- * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
+ * What the target took to check drafts, beside its plain rounds. rows: the tokens that the check of a full draft
+ * feeds. *_ms: means. ratio: how many plain rounds a check took; interval: of that.
  */
 export interface Checks {
   rows: number;
   plain_ms: number;
-  plain_spread: [number, number];
   draft_ms: number;
-  draft_spread: [number, number];
   verify_ms: number;
-  verify_spread: [number, number];
   ratio: number;
   interval: [number, number];
 }
 
 /**
- * What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup, why the
- * estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the estimates; null
- * where they have no speed-up. seconds: how long each kind of measurement would take. text: as it was recorded,
- * for the page to compare with its tokens. checks: null where they are not known.
+ * What is known of a run when it has ended. no_speedup: why the estimates have none, in words; else empty.
+ * best_gamma: of the estimates; null where they have no speed-up. text: as it was recorded, for the page to
+ * compare with its tokens. checks: null where they are not known.
  */
 export interface RunOutcome {
   no_speedup: string;
-  experts: string;
   estimates: Array<Estimate>;
   checks: Checks | null;
   best_gamma: number | null;
-  seconds: Record<string, number>;
   text: string;
-}
-
-/**
- * What a server's counters added up to during a run. alone: whether that was this run's doing only. drafts: how
- * many were judged; by_place: how many were accepted up to each place.
- */
-export interface Counted {
-  alone: boolean;
-  drafts: number;
-  by_place: Array<number>;
-}
-
-/**
- * A turn of a conversation before the run's own: what was asked and what was answered. run: the name of the run
- * that answered, where the server keeps it; else null.
- */
-export interface Turn {
-  asked: string;
-  answered: string;
-  run: string | null;
 }
 
 /**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
  * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the
  * address that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the
- * run is played from a file. counted: by the server that made it, so far. turns: those before it in its
- * conversation.
+ * run is played from a file.
  */
 export interface Update {
   since: number;
@@ -298,8 +240,6 @@ export interface Update {
   link?: string;
   outcome?: RunOutcome;
   recorded?: boolean;
-  counted?: Counted;
-  turns?: Array<Turn>;
 }
 
 /**
@@ -324,25 +264,15 @@ export interface Lane {
 }
 
 /**
- * What stands over a panel about one run: as in Update.
- */
-export interface Head {
-  whose: string;
-  numbers: Record<string, string>;
-  verdict: string;
-  tone: "neutral" | "faster" | "slower" | "lossy";
-}
-
-/**
  * Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in words.
- * speedup: of the second over the first, with its interval; empty where it is not known. head: of the second
- * run, measured against the first.
+ * speedup: of the second over the first, with its interval; empty where it is not known. tone: of the verdict,
+ * as in Update.
  */
 export interface Race {
   lanes: Array<Lane>;
   verdict: string;
   speedup: string;
-  head: Head;
+  tone: "neutral" | "faster" | "slower" | "lossy";
 }
 
 /**
@@ -360,13 +290,10 @@ export interface GammaPoint {
 
 /**
  * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
- * abouts: what each row's drafter does; empty where that is not known. firsts: which rows are shown at first.
  */
 export interface ComparisonTable {
   columns: Array<string>;
   rows: Array<Array<string>>;
-  abouts: Array<string>;
-  firsts: Array<boolean>;
   winner: string;
   csv: string;
   json: string;
@@ -393,13 +320,13 @@ export interface Typed {
 }
 
 /**
- * What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over more
- * rows take. typed: the setting for all of the work. columns, rows: all that was measured.
+ * What the adviser has found so far, in words. ended: why, and after how long. requests: what several at once
+ * bring. typed: the setting for all of the work. columns, rows: all that was measured.
  */
 export interface Advice {
   advised: Array<Advised>;
   ended: string;
-  checks: Array<string>;
+  requests: Array<string>;
   typed: Array<Typed>;
   columns: Array<string>;
   rows: Array<Array<string>>;

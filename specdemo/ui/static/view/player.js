@@ -300,15 +300,12 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   /** Where the run is and what is pinned, for `returnTo`. */
   function whereabouts() {
-    const chosen = isChosen ? speed.value : null;
-    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned(), chosen };
+    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned() };
   }
 
   /** Shows the run again as it was; what played is paused. @param {Whereabouts} so */
-  function returnTo({ number, follows, place: before, pinned, chosen }) {
+  function returnTo({ number, follows, place: before, pinned }) {
     if (number !== run.number) return;
-    if (chosen && !isChosen) speed.value = chosen;
-    isChosen ||= chosen !== null;
     if (!follows) return goTo(before, "token", false, pinned);
     follow();
     toPin = pinned;

@@ -9,7 +9,6 @@ import { columnHead, rowOf } from "./tables.js";
 import { say } from "./words.js";
 
 /** @import { Deaths, Row } from "./deaths.js" */
-/** @import { Counted } from "./messages.d.ts" */
 /** @import { Run } from "./run.js" */
 /** @import { Text } from "./text.js" */
 
@@ -20,11 +19,8 @@ const content = () => [
   h("table", { class: "places" }),
   h("table", { class: "kinds" }),
   h("p", { class: "no-kinds" }),
-  h("p", { class: "whose-counters" }),
-  h("table", { class: "counters" }),
 ];
 const COLUMNS = ["judged", "accepted", "rejected", "share"];
-const OF_COUNTERS = ["drafts", "accepted", "share"];
 
 /**
  * @param {HTMLElement} page
@@ -46,7 +42,7 @@ export function makePositions(page, panel, text) {
 
   /** @param {Run} run */
   function show(run) {
-    const now = `${run.number} ${run.rounds.length} ${run.complete} ${JSON.stringify(run.counted)}`;
+    const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
     const served = Boolean(run.setting?.served);
@@ -56,9 +52,6 @@ export function makePositions(page, panel, text) {
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
     part(".kinds").hidden = served;
     part(".no-kinds").textContent = served ? say("positions.noKinds") : "";
-    part(".whose-counters").textContent = run.counted ? countedInWords(run.counted) : "";
-    part(".counters").hidden = !run.counted;
-    fill(part(".counters"), run.counted && countersOf(run.counted));
     press(run.number === number ? pressed : null); // a run that goes on has more of them now
     number = run.number;
   }
@@ -122,18 +115,12 @@ function tableOf(title, rows, all, pressed) {
     return line;
   });
   return [
-    h("caption", {}, title), headOf(COLUMNS.map((name) => (
-      [say(`positions.columns.${name}`), say(`positions.definitions.${name}`)]))), h("tbody", {}, lines),
+    h("caption", {}, title),
+    h("thead", {}, h("tr", {}, h("td"), COLUMNS.map((name) => (
+      columnHead(say(`positions.columns.${name}`), { title: say(`positions.definitions.${name}`) }))))),
+    h("tbody", {}, lines),
     h("tfoot", {}, rowOf(all.label, cellsOf(all, Infinity), { title: all.definition })),
   ];
-}
-
-/**
- * The head of a table: a column for each of these, which is told when it is pointed at.
- * @param {string[][]} columns their names and definitions
- */
-function headOf(columns) {
-  return h("thead", {}, h("tr", {}, h("td"), columns.map(([name, title]) => columnHead(name, { title }))));
 }
 
 /**
@@ -152,27 +139,4 @@ function cellsOf({ tokens, accepted, rejected }, most) {
     ["share", judged ? percent(rejected, judged) : "–", share],
   ];
   return cells.map(([name, written, bar]) => h("td", { "data-column": name, "--value": bar }, written));
-}
-
-/**
- * Whose drafts were counted.
- * @param {Counted} counted
- */
-function countedInWords({ alone, drafts }) {
-  const counted = say("positions.counters.counted", { count: drafts, number: grouped(drafts) });
-  return `${counted} ${say(alone ? "positions.counters.alone" : "positions.counters.shared")}`;
-}
-
-/**
- * Acceptance by place in the draft, from the counters of the server that made the run: the parts of a table.
- * @param {Counted} counted
- */
-function countersOf({ drafts, by_place }) {
-  const rows = by_place.map((accepted, at) => (
-    rowOf(say("positions.place", { place: at + 1 }), [grouped(drafts), grouped(accepted), percent(accepted, drafts)])));
-  return [
-    h("caption", {}, say("positions.counters.caption")), headOf(OF_COUNTERS.map((name) => (
-      [say(`positions.counters.columns.${name}`), say(`positions.counters.definitions.${name}`)]))),
-    h("tbody", {}, rows),
-  ];
 }

@@ -122,17 +122,7 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   function point(token, chosen = false) {
     if (!token) return;
     light(roundOf(token), chosen);
-    followCue(token);
     if (!pinned) show(token, false, chosen);
-  }
-
-  /**
-   * The cue asks for a red word.
-   * @param {Token} token one that the reader has looked at
-   */
-  function followCue(token) {
-    const isRed = token.fate === "rejected" || token.fate === "resampled";
-    if (isRed && !text.isOpen(token)) inspector.followCue();
   }
 
   /** @param {number | null} index of a round in the timeline */
@@ -166,7 +156,6 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
     page.dispatchEvent(new CustomEvent("pin", { detail: token }));
     lightPinned();
     if (!token) return;
-    followCue(token);
     show(token, true);
     text.elementOf(token).scrollIntoView({ block: "nearest" });
   }

@@ -3,12 +3,12 @@
 
 import { apart, digits, grouped } from "./format.js";
 import { isBlock, keptIn, passes, probabilityOf, ruleOf } from "./rules.js";
-import { acceptedIn, inText, rejectedIn, rejectedOf } from "./run.js";
-import { alternativesTo, judgement, placeOf } from "./verdict.js";
+import { acceptedIn, inText, rejectedOf } from "./run.js";
+import { judgement, placeOf } from "./verdict.js";
 import { fateNamed } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
-/** @import { Drafted, Round, Run, Token } from "./run.js" */
+/** @import { Drafted, Round, Run } from "./run.js" */
 /** @typedef {{ token: Drafted, what: string }} Difference */
 
 /**
@@ -160,35 +160,6 @@ function wrongText({ rounds, numbers, outcome, complete }) {
   if (!outcome) return null;
   const joined = rounds.flatMap(inText).map(({ text }) => text).join("");
   return joined === outcome.text ? null : say("exactness.differs.text");
-}
-
-/**
- * The token at whose place the identity is drawn: the pinned one if something was drafted and judged there,
- * else the run's first rejected one, else the first that was judged.
- * @param {Round[]} rounds
- * @param {Token | null} pinned
- */
-export function tokenToDraw(rounds, pinned) {
-  if (pinned && identityAt(pinned).length) return pinned;
-  for (const round of rounds) {
-    const rejected = rejectedIn(round);
-    if (rejected) return rejected;
-  }
-  return rounds.find(({ draft }) => draft.length)?.draft[0] ?? null;
-}
-
-/**
- * The identity min(p, q) + (p − q)₊ = p for each likely token at the token's place; none where nothing was
- * judged. The three are rounded so that the written ones add up, too.
- * @param {Token} token
- */
-export function identityAt(token) {
-  if (token.fate === "prompt" || token.u === null || ruleOf(token).name !== "speculative") return [];
-  return alternativesTo(token).flatMap(({ id, text, kind, p, q, drawn }) => {
-    if (p === null || q === null) return [];
-    const kept = Math.min(p, q);
-    return [{ id, text, kind, drawn, p, kept, written: addends(p, kept) }];
-  });
 }
 
 /**

@@ -2,7 +2,7 @@
 // The rules' arithmetic once more: what decided a verdict, and what the target's own token was drawn from after
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
-import { familyOf, isAfterRefused, rejectedIn, siblingAfter } from "./run.js";
+import { familyOf, isAfterRefused, rejectedIn } from "./run.js";
 
 /** @import { PromptToken, WireRule } from "./messages.d.ts" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -115,7 +115,7 @@ export function residualAt(token, p, q) {
 export function massAt(token) {
   if (token.fate === "rejected") {
     if ("residual_mass" in token && typeof token.residual_mass === "number") return token.residual_mass;
-    return rejectedIn(token.round) === token ? token.round.next?.residual_mass ?? null : massBefore(siblingAfter(token), token);
+    return rejectedIn(token.round) === token ? token.round.next?.residual_mass ?? null : null;
   }
   return token.fate === "resampled" ? token.residual_mass : null;
 }
@@ -141,26 +141,6 @@ export function primed(token, words) {
 }
 
 /**
- * The mass that the residual of a guess had before it became the p of the next one, where the trace does not have it: by
- * what a token that both list has in each. Null where there is none.
- * @param {Drafted | undefined} next
- * @param {Drafted} refused
- */
-function massBefore(next, refused) {
-  const pOfNext = new Map(next ? listed(next).map(({ id, p }) => [id, p]) : []);
-  const both = listed(refused).flatMap(({ id, p, q }) => {
-    const after = pOfNext.get(id) ?? 0;
-    return after > 0 && p !== null && q !== null && p > q ? [{ after, mass: (p - q) / after }] : [];
-  });
-  return both.reduce((most, one) => one.after > most.after ? one : most, { after: 0, mass: /** @type {number | null} */ (null) }).mass;
-}
-
-/** The token and its alternatives. @param {Drafted} token */
-export function listed(token) {
-  return [token, ...token.top.map(([id, , p, q]) => ({ id, p, q }))];
-}
-
-/**
  * The probability with which a token of these p and q was drawn after the rejection at the place of `token`:
  * its part of the residual. Null where nothing was rejected or its mass is not recorded.
  * @param {Token} token
@@ -170,20 +150,4 @@ export function listed(token) {
 export function shareAt(token, p, q) {
   const [residual, mass] = [residualAt(token, p, q), massAt(token)];
   return residual === null || !mass ? null : residual / mass;
-}
-
-/**
- * How many of the same drafts each lossless rule keeps in a round, on average; null where nothing was drafted
- * or it is not recorded.
- * @param {Round[]} rounds
- */
-export function keptByBoth(rounds) {
-  const kept = rounds.flatMap((round) => round.kept ?? []);
-  if (!kept.length) return null;
-  const mean = (/** @type {number[]} */ counts) => counts.reduce((sum, one) => sum + one, 0) / counts.length;
-  return {
-    rounds: kept.length,
-    speculative: mean(kept.map(({ speculative }) => speculative)),
-    block: mean(kept.map(({ block }) => block)),
-  };
 }

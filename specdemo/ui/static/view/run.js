@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
+/** @import { Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Update, Round as RoundOfTrace } from "./messages.d.ts" */
 /** @typedef {{ setting: RunSetting | null, isTree: boolean, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
 /**
@@ -29,13 +29,9 @@ export class Run {
   setting = null;
   /** What is known when the run has ended. @type {RunOutcome | null} */
   outcome = null;
-  /** What the server that made it has counted. @type {Counted | null} */
-  counted = null;
   /** @type {string | null} */
   finish = null;
   recorded = false;
-  /** Of its conversation, before it. @type {Turn[]} */
-  turns = [];
 
   /** True when no further rounds will come. A trace may have been saved before its run had ended. */
   get complete() {
@@ -50,11 +46,11 @@ export class Run {
   /**
    * Begins another run.
    * @param {number} number
-   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting" | "turns">} update
+   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
    */
-  begin(number, { prompt = [], recorded = false, whose = "", setting, turns = [] }) {
-    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
-    Object.assign(this, { number, prompt, recorded, whose, turns, setting: setting ?? null, ...fresh });
+  begin(number, { prompt = [], recorded = false, whose = "", setting }) {
+    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, finish: null };
+    Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
   }
 
   /**
@@ -81,7 +77,6 @@ export class Run {
     this.verdict = update.verdict;
     this.tone = update.tone;
     this.outcome = update.outcome ?? null;
-    this.counted = update.counted ?? null;
     return { result: same ? "continued" : "begun", corrected };
   }
 

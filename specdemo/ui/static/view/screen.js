@@ -12,10 +12,10 @@ import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Head } from "./messages.d.ts" */
 /** @import { Reader } from "./reader.js" */
 /** @import { Run } from "./run.js" */
 /** @typedef {ReturnType<typeof makeScreen>} Screen */
+/** @typedef {Pick<Run, "whose" | "numbers" | "verdict" | "tone">} Head what stands over the panels */
 
 /**
  * @param {HTMLElement} page the frame that page/frame.py writes
@@ -47,7 +47,7 @@ export function makeScreen(page, run, showOutcome) {
   makeMenu(find(page, ".all-numbers")); // it lies over the text
   part("legend").addEventListener("click", hideOrShow);
   find(page, ".to-end").addEventListener("click", text.follow);
-  return { stage, text, reader, player, headOf, showHead, pinAt, shownTree: inspector.shownTree };
+  return { stage, text, reader, player, headOf, showHead, pinAt };
 
   /**
    * @param {number | null} visible how many rounds are, where it is not the whole run that is shown

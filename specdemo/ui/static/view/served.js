@@ -83,40 +83,6 @@ function whySampled(round) {
 }
 
 /**
- * What has happened in a round, for the player.
- * @param {Round} round
- */
-export function servedRoundDone(round) {
-  const { next } = round;
-  const drafts = draftsInWords(round);
-  if (!next) return say("player.done.ends", { drafts });
-  if (isPrefill(round)) return say("player.served.prefill", { token: nameOf(next) });
-  return say(`player.served.${DONE[next.fate]}`, { drafts, token: named(next) });
-}
-
-const DONE = { resampled: "doneResampled", bonus: "doneBonus", sampled: "doneOwn" };
-
-/** @param {Round} round */
-function draftsInWords(round) {
-  const [count, accepted] = [round.draft.length, acceptedIn(round)];
-  if (isUntold(round) || isCut(round)) return say("player.acceptedOnly", { count: accepted });
-  return count ? say("player.drafts", { count, accepted }) : say("player.nothingDrafted");
-}
-
-/**
- * What happens as the round's own token comes, for the player.
- * @param {Own} token
- */
-export function servedDrawn(token) {
-  const { fate, round } = token;
-  if (isCut(round)) return say("player.served.last", { token: nameOf(token), why: whySampled(round) });
-  if (fate === "sampled") return say("player.served.own", { token: nameOf(token), why: whySampled(round) });
-  return fate === "bonus"
-    ? say("player.served.bonus", { token: named(token) })
-    : say("player.served.resampled", { token: nameOf(token) });
-}
-
-/**
  * The numbers of a token, null for those that are not told.
  * @param {Token} token
  * @returns {[symbol: string, meaning: string, value: number | null][]}

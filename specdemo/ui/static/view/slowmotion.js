@@ -4,11 +4,10 @@
 
 import { fill, h } from "./dom.js";
 import { fixed } from "./format.js";
-import { depthsOf } from "./run.js";
 import { say } from "./words.js";
 
 /** @import { RunSetting, Checks } from "./messages.d.ts" */
-/** @import { Round, Run } from "./run.js" */
+/** @import { Run } from "./run.js" */
 /**
  * A lane of the figure, by the clock of both. tokens: how many can come. from, to: when the weights are read, as shares of
  * the longer lane.
@@ -26,10 +25,8 @@ export function makeSlowMotion(panel) {
   panel.append(figure);
   /** @type {Checks | null} */
   let shown = null;
-  let tokens = 0; // that such a check can bring
   /** @type {RunSetting | null} */
   let setting = null;
-  let experts = ""; // what checks read of a mixture of experts, in words
   let isAtRest = false; // whether all of the run is on the stage
   let isSeen = false;
   let hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches; // it plays by itself once
@@ -47,12 +44,8 @@ export function makeSlowMotion(panel) {
     const checks = run.outcome?.checks ?? null;
     isAtRest = whole;
     setting = run.setting;
-    experts = run.outcome?.experts ?? "";
     figure.hidden = checks === null;
-    if (checks && checks !== shown) {
-      tokens = tokensAtMost(run.rounds, checks.rows);
-      draw(checks);
-    }
+    if (checks && checks !== shown) draw(checks);
     shown = checks;
     playOnce();
   }
@@ -66,52 +59,31 @@ export function makeSlowMotion(panel) {
   /** @param {Checks} checks */
   function draw(checks) {
     const { rows } = checks;
-    const [alone, together] = lanesOf(checks, tokens);
+    const [alone, together] = lanesOf(checks);
     fill(figure,
-      h("figcaption", {}, say("slowMotion.title", { tokens })),
+      h("figcaption", {}, say("slowMotion.title", { tokens: rows })),
       heading(say("slowMotion.alone"), fixed(checks.plain_ms)),
       picture(alone),
-      h("small", { class: LATER }, say("slowMotion.spread", range(checks.plain_spread))),
-      heading(say("slowMotion.together", { count: rows - 1 }), `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`,
-        tokens < rows ? say("slowMotion.ofTree") : ""),
+      heading(say("slowMotion.together", { count: rows - 1 }), `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`),
       picture(together),
-      h("small", { class: LATER }, say("slowMotion.checking", range(checks.verify_spread))),
-      h("p", { class: LATER }, [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
+      h("p", { class: LATER }, [say("slowMotion.once", { rows }), comparedInWords(checks)].join(" ")),
       h("button", { class: LATER, onclick: play }, say("slowMotion.again")));
   }
 
   function play() {
     if (!shown) return;
     const pictures = figure.querySelectorAll(".lane");
-    lanesOf(shown, tokens).forEach((lane, at) => animate(pictures[at], lane, setting?.manner === "chain"));
+    lanesOf(shown).forEach((lane, at) => animate(pictures[at], lane, setting?.manner === "chain"));
   }
 }
 
-/**
- * How many tokens a check of so many rows can bring: those of the longest path that was drafted for one, and one more.
- * @param {Round[]} rounds
- * @param {number} rows
- */
-export function tokensAtMost(rounds, rows) {
-  return rounds.filter(({ draft }) => draft.length === rows - 1).reduce((most, round) => Math.max(most, depthsOf(round)), 0) + 1;
-}
-
-/** @param {Checks} checks @param {number} tokens that can come @returns {[alone: Lane, together: Lane]} */
-export function lanesOf({ plain_ms, draft_ms, verify_ms }, tokens) {
+/** @param {Checks} checks @returns {[alone: Lane, together: Lane]} */
+export function lanesOf({ rows, plain_ms, draft_ms, verify_ms }) {
   const longest = Math.max(plain_ms, draft_ms + verify_ms);
   return [
     { tokens: 1, from: 0, to: plain_ms / longest },
-    { tokens, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
+    { tokens: rows, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
   ];
-}
-
-/**
- * How often weights are read.
- * @param {number} rows
- * @param {string} experts what a check reads of them, in words; empty where there are none
- */
-function readInWords(rows, experts) {
-  return experts ? `${say("slowMotion.onceButExperts", { rows })} ${experts}` : say("slowMotion.once", { rows });
 }
 
 /**
@@ -120,24 +92,18 @@ function readInWords(rows, experts) {
  */
 export function comparedInWords({ rows, ratio, interval }) {
   const [low, high] = interval;
-  const told = { rows, ...range(interval) };
+  const told = { rows, low: fixed(low), high: fixed(high) };
   if (high < 1) return say("slowMotion.noLonger", told);
   if (low <= 1) return say("slowMotion.alike", told);
   return say("slowMotion.took", { ...told, ratio: fixed(ratio) });
 }
 
-/** @param {number[]} ends */
-function range([low, high]) {
-  return { low: fixed(low), high: fixed(high) };
-}
-
 /**
  * @param {string} words
  * @param {string} ms
- * @param {string} more
  */
-function heading(words, ms, more = "") {
-  return h("p", {}, h("span", {}, words, h("span", { class: LATER }, more)), h("b", {}, ms, say("slowMotion.ms")));
+function heading(words, ms) {
+  return h("p", {}, h("span", {}, words), h("b", {}, ms, say("slowMotion.ms")));
 }
 
 /** The words beside it say the same. @param {Lane} lane */

@@ -9,7 +9,7 @@ import { isBlock, ruleOf, uMatters } from "./rules.js";
 import {
   acceptedIn, comesAtOnce, depthsOf, familyOf, inReadingOrder, isDrafted, rejectedIn, summed, tokensOf,
 } from "./run.js";
-import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
+import { isFromServer, isServed, nameOf, servedRoundInWords, servedVerdict } from "./served.js";
 import { named } from "./textless.js";
 import { comparison, judgement, whyNoMore } from "./verdict.js";
 import { say } from "./words.js";
@@ -266,7 +266,7 @@ export function inWords(rounds, place, stride) {
 /** @param {Round} round */
 function roundDone(round) {
   const { draft, next } = round;
-  if (isFromServer(round)) return servedRoundDone(round);
+  if (isFromServer(round)) return servedRoundInWords(round);
   const judged = judgedIn(draft).length;
   const what = round.isTree
     ? say("player.tree.drafts", { accepted: acceptedIn(round), count: judged, all: draft.length })
@@ -339,7 +339,7 @@ function judgedInWords(token) {
 /** @param {Own | null} token */
 function drawnInWords(token) {
   if (!token) return say("player.textEnds");
-  if (isServed(token)) return servedDrawn(token);
+  if (isServed(token)) return servedVerdict(token);
   const { fate, round } = token;
   const [replaced, why] = [rejectedIn(round), whyNoMore(round)];
   const values = { token: named(token), number: digits(token.u), why, replaced: replaced ? named(replaced) : "" };

@@ -44,13 +44,10 @@ export function measuredTable(label) {
  * @param {Element} table
  * @param {string[]} columns
  * @param {string[][]} rows the first of a row's texts names it
- * @param {string[]} abouts what each row's name means, where that is told
  */
-export function fillTable(table, columns, rows, abouts = []) {
-  const open = new Set([...table.querySelectorAll("details[open] summary")].map(({ textContent }) => textContent));
+export function fillTable(table, columns, rows) {
   fill(find(table, "thead"), h("tr", {}, columns.map(heading)));
-  fill(find(table, "tbody"), rows.map((row, at) => measuredRow(columns, row, abouts[at] ?? "")));
-  for (const details of table.querySelectorAll("details")) details.open = open.has(find(details, "summary").textContent);
+  fill(find(table, "tbody"), rows.map((row) => measuredRow(columns, row)));
 }
 
 /** @param {string} column */
@@ -62,23 +59,13 @@ function heading(column) {
 /**
  * @param {string[]} columns
  * @param {string[]} row
- * @param {string} about
  */
-function measuredRow(columns, [name, ...values], about) {
+function measuredRow(columns, [name, ...values]) {
   const cells = values.map((text, at) => {
     const [value, interval = ""] = text.split(/(?= \()/);
     return h("td", { "data-column": columns[at + 1] }, value, small(interval.trim()));
   });
-  const line = rowOf(about ? explained(name, about) : name, cells, { "data-column": columns[0] });
+  const line = rowOf(name, cells, { "data-column": columns[0] });
   line.dataset.row = name;
   return line;
-}
-
-/**
- * A name that tells what it means when it is pressed.
- * @param {string} name
- * @param {string} about
- */
-function explained(name, about) {
-  return h("details", { title: about }, h("summary", {}, name), h("p", {}, about));
 }

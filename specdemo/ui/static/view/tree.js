@@ -1,6 +1,6 @@
 // @ts-check
 // A round's tree: its guesses as nested lists, each beside the token that it follows, with the fates that are known.
-// Below it the guesses at one place, as a table in the order of judging. `branchesOf` is the same tree for a picture.
+// Below it the guesses at one place, as a table in the order of judging.
 
 import { around, fill, find, h, update, write } from "./dom.js";
 import { digits, short } from "./format.js";
@@ -14,9 +14,9 @@ import { inLanguage, say } from "./words.js";
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {(token: Drafted | Own) => string} FateNow as far as it is known: "pending", or that of the token */
 /**
- * A token of a tree. column: how many drafted tokens stand before it. row: of its middle; a token stands in the middle of
- * those that follow it. after: the index of the token that it follows, null at the root. p: null while it is pending.
- * @typedef {{ token: Drafted | Own, text: string, fate: string, column: number, row: number, after: number | null, p: number | null, q: number | null }} Branch
+ * A token of a tree. column: how many drafted tokens stand before it. after: the index of the token that it follows, null at
+ * the root. p: null while it is pending.
+ * @typedef {{ token: Drafted | Own, text: string, fate: string, column: number, after: number | null, p: number | null, q: number | null }} Branch
  */
 
 const TALL = 8; // rows; a taller tree is folded at first
@@ -29,8 +29,6 @@ const TALL = 8; // rows; a taller tree is folded at first
 export function makeTree(panel, fateNow, choose) {
   const folded = /** @type {HTMLDetailsElement} */ (find(panel, ".tree"));
   const family = find(panel, ".family");
-  /** The tree that is shown, and how many of its depths are drafted. @type {{ round: Round, depths: number } | null} */
-  let shown = null;
   /** @type {Round | null} */
   let latest = null; // that was shown
   /** @type {Branch[]} */
@@ -41,7 +39,7 @@ export function makeTree(panel, fateNow, choose) {
     const branch = branches[Number(around(target, "button")?.dataset.branch ?? NaN)];
     if (branch) choose(branch.token);
   });
-  return { show, shown: () => shown };
+  return { show };
 
   /**
    * @param {Token} token
@@ -50,12 +48,11 @@ export function makeTree(panel, fateNow, choose) {
   function show(token, depths) {
     const round = token.fate !== "prompt" && token.round.isTree ? token.round : null;
     folded.hidden = family.hidden = true;
-    shown = round && { round, depths };
     if (!round || token.fate === "prompt") return;
     folded.hidden = false;
-    branches = branchesOf(round, fateNow, Infinity);
+    branches = branchesOf(round, fateNow);
     update(find(folded, ".branches"), below(null, token, depths));
-    const rows = branches.reduce((most, { row }) => Math.max(most, row + 1), 0);
+    const rows = branches.filter((_, at) => !branches.some(({ after }) => after === at)).length; // one for each end
     if (round !== latest) folded.open = !isFolded && rows <= TALL && !matchMedia("(max-width: 800px)").matches;
     latest = round;
     write(find(folded, "summary"), shapeInWords(round, fateNow));
@@ -139,7 +136,7 @@ function ownQ(token) {
  * @param {Round} round
  * @param {FateNow} fateNow
  */
-export function shapeInWords(round, fateNow) {
+function shapeInWords(round, fateNow) {
   const judged = round.draft.filter((one) => ["accepted", "rejected"].includes(fateNow(one)));
   const accepted = judged.filter(({ fate }) => fate === "accepted").length;
   const counts = { count: round.draft.length, judged: judged.length, accepted };
@@ -150,14 +147,12 @@ export function shapeInWords(round, fateNow) {
  * The tokens of a round's tree, each after the one that it follows, as far as they are there.
  * @param {Round} round
  * @param {FateNow} fateNow
- * @param {number} depths that are drafted
  * @returns {Branch[]}
  */
-export function branchesOf(round, fateNow, depths) {
+export function branchesOf(round, fateNow) {
   const own = round.next && fateNow(round.next) !== "pending" ? round.next : null;
   /** @type {Branch[]} */
   const branches = [];
-  let rows = 0; // of tokens that none follows
   addBelow(null, null, 0);
   return branches;
 
@@ -165,26 +160,14 @@ export function branchesOf(round, fateNow, depths) {
    * @param {number | null} parent its place
    * @param {number | null} after its index among the branches
    * @param {number} column
-   * @returns {number | null} the row of their middle, null where nothing follows
    */
   function addBelow(parent, after, column) {
-    const drafted = column < depths ? round.draft.filter((one) => one.parent === parent) : [];
-    const found = [...drafted, ...(own && parent === endOfPath(round) ? [own] : [])].map((one) => add(one, after, column));
-    return found.length ? (found[0] + found[found.length - 1]) / 2 : null;
-  }
-
-  /**
-   * @param {Drafted | Own} token
-   * @param {number | null} after
-   * @param {number} column
-   * @returns {number} its row
-   */
-  function add(token, after, column) {
-    const fate = fateNow(token);
-    const text = token.text.trim() || named(token);
-    const branch = { token, text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: ownQ(token) };
-    const index = branches.push(branch) - 1;
-    branch.row = (isDrafted(token) ? addBelow(token.place, index, column + 1) : null) ?? rows++;
-    return branch.row;
+    const drafted = round.draft.filter((one) => one.parent === parent);
+    for (const token of [...drafted, ...(own && parent === endOfPath(round) ? [own] : [])]) {
+      const [fate, text] = [fateNow(token), token.text.trim() || named(token)];
+      const p = fate === "pending" ? null : token.p;
+      const index = branches.push({ token, text, fate, column, after, p, q: ownQ(token) }) - 1;
+      if (isDrafted(token)) addBelow(token.place, index, column + 1);
+    }
   }
 }

@@ -2,7 +2,7 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, keptIn, listed, massAt, partsOf, passes, primed, ruleOf, shareAt, uMatters } from "./rules.js";
+import { isBlock, keptIn, massAt, partsOf, passes, primed, ruleOf, shareAt, uMatters } from "./rules.js";
 import {
   acceptedIn, comesAtOnce, familyOf, isAfterRefused, isChosen, isDrafted, rejectedIn, replacementOf, siblingAfter,
 } from "./run.js";
@@ -16,7 +16,6 @@ import { inLanguage, say } from "./words.js";
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
-/** @typedef {NonNullable<ReturnType<typeof walkTo>>} Walk */
 /**
  * How far a token's round is known: that it has this place, its draft, or the token's verdict, too, or all of it.
  * @typedef {"place" | "draft" | "verdict" | "all"} Known
@@ -35,8 +34,6 @@ import { inLanguage, say } from "./words.js";
  * @property {number | null} residual with what probability the rule drew it after the rejection here
  * @property {{ from: Column, how: string } | null} drawn
  */
-
-const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits, may be off by
 
 /**
  * The token that was rejected, if this one was drawn in its place.
@@ -66,7 +63,7 @@ export function placeOf(token) {
  * @param {Known} known
  */
 export function verdictOn(token, setting = null, known = "all") {
-  return [fateInWords(token, setting, known), allowedInWords(token, setting, known)].filter(Boolean).join(" ");
+  return [fateInWords(token, known), allowedInWords(token, setting, known)].filter(Boolean).join(" ");
 }
 
 /**
@@ -85,10 +82,9 @@ function allowedInWords(token, setting, known) {
 
 /**
  * @param {Token} token
- * @param {RunSetting | null} setting
  * @param {Known} known
  */
-function fateInWords(token, setting, known) {
+function fateInWords(token, known) {
   if (known === "place") return say("inspector.verdict.place");
   if (token.fate === "prompt") return say("inspector.verdict.prompt");
   if (known === "draft") {
@@ -102,7 +98,7 @@ function fateInWords(token, setting, known) {
     case "accepted":
       return say("inspector.verdict.accepted", { why: judgement(token) });
     case "rejected": {
-      const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
+      const rejected = say("inspector.verdict.rejected", { why: judgement(token) });
       const [next, after] = [replacementOf(token), siblingAfter(token)];
       if (after) return `${rejected} ${say(how ? "inspector.verdict.next" : "inspector.verdict.leftToNext", { token: named(after) })}`;
       if (known !== "all") return rejected;
@@ -116,7 +112,7 @@ function fateInWords(token, setting, known) {
       const [replaced, rule] = [replacedBy(token), ruleOf(token)];
       const because = how ? "inspector.verdict.replaced" : "inspector.verdict.resampled";
       const rejected = replaced
-        ? say(because, { token: named(replaced), why: judgement(replaced, setting) }) : say("inspector.verdict.resampledUnknown");
+        ? say(because, { token: named(replaced), why: judgement(replaced) }) : say("inspector.verdict.resampledUnknown");
       if (how) return `${rejected} ${say("inspector.verdict.likeliestInstead")}`;
       const { of, over } = partsOf(rule);
       const from = rule.residual === null ? "inspector.verdict.fromP" : "inspector.verdict.fromResidual";
@@ -162,29 +158,25 @@ export function isJudged(known) {
 /**
  * How u compares with what decides; in greedy decoding, what decides without it.
  * @param {Drafted} token one that was judged
- * @param {RunSetting | null} setting
  */
-export function judgement(token, setting = null) {
-  return primed(token, judgementOfPAndQ(token, setting));
+export function judgement(token) {
+  return primed(token, judgementOfPAndQ(token));
 }
 
-/**
- * @param {Drafted} token
- * @param {RunSetting | null} setting
- */
-function judgementOfPAndQ(token, setting) {
+/** @param {Drafted} token */
+function judgementOfPAndQ(token) {
   const { accept_prob, p, raw_p, round, place } = token;
   if (ruleOf(token).threshold !== null || accept_prob === null) return comparison(token);
-  if (token.forbidden) return say("inspector.judged.forbidden", { before: digits(raw_p, 2) });
-  if (byLikeliest(token)) return likeliestInWords(token, setting);
-  const words = comparison(token);
+  const [words, before] = [comparison(token), digits(raw_p, 2)];
+  if (token.forbidden) return say("inspector.judged.forbidden", { before });
+  if (byLikeliest(token)) return likeliestInWords(token);
   if (isBlock(round)) {
     const isKept = place < keptIn(round) && !passes(token);
     return isKept ? say("inspector.judged.keptByLater", { comparison: words }) : words;
   }
   const { over: least } = partsOf(ruleOf(token));
-  if (p === 0 && isAfterRefused(token)) return nothingLeftInWords(token, setting);
-  if (p === 0 && accept_prob === 0) return neverInWords(words, raw_p, setting);
+  if (p === 0 && isAfterRefused(token)) return say("inspector.judged.nothingLeft", { comparison: words, before });
+  if (p === 0 && accept_prob === 0) return say(`inspector.judged.${raw_p ? "removed" : "never"}`, { comparison: words, before });
   return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
 }
 
@@ -194,83 +186,11 @@ function byLikeliest(token) {
   return p === accept_prob && !uMatters(token) && ruleOf(token).threshold === null;
 }
 
-/**
- * Why greedy decoding keeps a draft, or does not.
- * @param {Drafted} token
- * @param {RunSetting | null} setting
- */
-function likeliestInWords({ p, raw_p, allowed }, setting) {
+/** Why greedy decoding keeps a draft, or does not. @param {Drafted} token */
+function likeliestInWords({ p, raw_p, allowed }) {
   if (p === 1) return say(allowed ? "inspector.judged.likeliestAllowed" : "inspector.judged.likeliestOnly");
-  if (!setting || raw_p === null || raw_p === 0) return say("inspector.judged.notLikeliestAtAll");
-  const { adjusted } = setting;
-  const before = digits(raw_p, 2);
-  if (allowed) return say("inspector.judged.notLikeliestAllowed", { before });
-  return say(adjusted ? "inspector.judged.notLikeliestWith" : "inspector.judged.notLikeliestBefore", { adjusted, before });
-}
-
-/**
- * Why p is 0. Which of several filters removed a token is not recorded.
- * @param {string} comparison
- * @param {number | null} raw_p
- * @param {RunSetting | null} setting
- */
-function neverInWords(comparison, raw_p, setting) {
-  if (!setting || raw_p === 0) return say("inspector.judged.never", { comparison });
-  const { adjusted } = setting;
-  const known = { comparison, before: digits(raw_p, 2) };
-  const filters = [...filtersOf(setting), ...(adjusted ? [adjusted] : [])];
-  if (!filters.length) return say("inspector.judged.tooCold", { ...known, temperature: written(setting.temperature) });
-  const either = filters.reduce((one, other) => say("inspector.judged.either", { one, other }));
-  return say("inspector.judged.filtered", { ...known, filters: either });
-}
-
-/**
- * Why p is 0 after refused guesses: they left nothing of it, or the sampler had removed the token, as far as it is known.
- * @param {Drafted} token
- * @param {RunSetting | null} setting
- */
-function nothingLeftInWords(token, setting) {
-  const words = { comparison: comparison(token), before: digits(token.raw_p, 2) };
-  const first = listed(familyOf(token)[0]).find(({ id }) => id === token.id);
-  const isUnshaped = setting?.temperature === 1 && !filtersOf(setting).length && !setting.adjusted && !token.allowed;
-  if (first?.p === 0) return neverInWords(words.comparison, token.raw_p, setting);
-  if (first?.p) return say("inspector.judged.allTaken", { ...words, before: digits(first.p, 2) });
-  return say(isUnshaped ? "inspector.judged.allTaken" : "inspector.judged.nothingLeft", words);
-}
-
-/**
- * Before what the outlined bars have p and q.
- * @param {Drafted | Own} token
- * @param {RunSetting | null} setting
- */
-export function outlinesInWords(token, setting) {
-  const before = [
-    ...(setting?.temperature === 1 ? [] : [say("inspector.outlines.temperature")]),
-    ...(!setting || filtersOf(setting).length ? [say("inspector.outlines.filters")] : []),
-    ...(setting?.adjusted ? [setting.adjusted] : []),
-    ...(token.allowed ? [say("inspector.outlines.grammar")] : []),
-    ...(isChosen(token.round) ? [say("inspector.outlines.choice")] : []),
-    ...(isAfterRefused(token) ? [say("inspector.outlines.guesses")] : []),
-  ];
-  const what = before.length ? before.reduce((one, other) => say("inspector.outlines.and", { one, other })) : "";
-  return what && say("inspector.outlines.before", { what });
-}
-
-/**
- * The filters that are on, with their values.
- * @param {RunSetting} setting
- */
-function filtersOf({ top_k, top_p, min_p }) {
-  const filters = [];
-  if (top_k > 0) filters.push(`top-k ${top_k}`);
-  if (top_p < 1) filters.push(`top-p ${written(top_p)}`);
-  if (min_p > 0) filters.push(`min-p ${written(min_p)}`);
-  return filters;
-}
-
-/** @param {number} value of a control, as the line above the run has it */
-function written(value) {
-  return inLanguage(String(Number(value.toPrecision(6))));
+  if (!raw_p) return say("inspector.judged.notLikeliestAtAll");
+  return say(`inspector.judged.${allowed ? "notLikeliestAllowed" : "notLikeliestBefore"}`, { before: digits(raw_p, 2) });
 }
 
 /**
@@ -367,31 +287,6 @@ export function drawnFrom(token) {
   if (isDrafted(token)) return { from: "q", how };
   const isResidual = token.fate === "resampled" && ruleOf(token).residual !== null;
   return { from: isResidual ? "residual" : "p", how };
-}
-
-/**
- * How the target's own token was drawn: as in the engine, in the order of the ids, the first token at which the sum
- * exceeds the number; the inspector and the figure "Why it is exact" show it. pieces: the recorded tokens that could be drawn, each with its end of the sum. rest: what all
- * others have together. isKnown: wherever those belong, the number is in the drawn token's piece. Null where nothing
- * was drawn or it is not recorded.
- * @param {Token} token
- */
-export function walkTo(token) {
-  if (token.fate === "prompt" || isDrafted(token) || isServed(token) || !uMatters(token) || token.u === null) return null;
-  const column = drawnFrom(token).from === "residual" ? "residual" : "p";
-  const rows = alternativesTo(token).flatMap(({ id, text, kind, [column]: share }) => (
-    id === null || !share ? [] : [{ id, text, kind, share }]
-  ));
-  let to = 0;
-  const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, kind, share }) => {
-    const from = to;
-    return { id, text, kind, from, to: (to += share), isDrawn: id === token.id };
-  });
-  const drawn = pieces.find(({ isDrawn }) => isDrawn);
-  if (!drawn) return null;
-  const rest = to > 1 - ROUNDING ? 0 : 1 - to;
-  const isKnown = token.u > drawn.from + rest - ROUNDING && token.u < drawn.to + ROUNDING;
-  return { number: token.u, pieces, drawn, rest, isKnown };
 }
 
 /**
