@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started
+from specdemo.events import ByModel, Finished, Judged, Next, PairInfo, Round, Started
 from specdemo.events.trace import SCHEMA, NotATrace
 from tests.models.test_exact_stream import tiny_llama
 
@@ -61,7 +61,7 @@ def any_trace(seed, rounds=5):
         discarded = Judged(6, text(), 0.1 + 0.2, *ps()[1:], None, None, "discarded", top())
         own = Next(7, text(), "resampled", *ps(), u, number(), top())
         draft = (accepted, rejected, discarded)
-        trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random(), Kept(1, 3)))
+        trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random()))
     measured = {"target_step_ms": 1 + number(), "target_step_spread": ends()}
     low, high = (end / 2 for end in ends())
     measured |= {"speedup": number(), "speedup_interval": (1 + low, 1 + high)}  # a claimed one is narrow

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from specdemo.events.speedup import _verdicts_by_place
 from specdemo.servers.client import Request
 from specdemo.servers.software import Chunk, Misread, round_of, token
 from specdemo.servers.vllm import Steps, VllmAnswer, counted_in, texts_of
@@ -90,8 +89,6 @@ def test_the_drafts_of_each_round_are_settled_by_lists_that_fit_its_chunks():
     cut = round_of(2, replace(chunk(7), accepted=1, drafted=2), 2, False)
     assert fates(cut) == "ad none", "the text has ended: there is no token of the target's own"
     assert [token.id for token in cut.draft] == [7, None]
-    whole = round_of(1, replace(chunk(7, 8, 9), accepted=2, drafted=2), 2, False)
-    assert [len(place) for place in _verdicts_by_place([whole, cut])] == [2, 1], "and it is in no share"
 
 
 @pytest.mark.parametrize(

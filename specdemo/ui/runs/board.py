@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 from specdemo.events import Params
@@ -224,15 +223,6 @@ class FollowedMeasurement(Followed):
     async def _end(self) -> None:
         self.said = partial(dict, measurement=self.latest)  # once more, with the end
         await super()._end()
-
-
-def digest_of(trace: Trace) -> str:
-    """Tells one recording from another of the same name: eight digits of a digest of its tokens and fates."""
-    rounds = [
-        [[(one.id, one.fate) for one in each.draft], each.next and (each.next.id, each.next.source)]
-        for each in trace.rounds
-    ]
-    return sha256(json.dumps([trace.prompt_ids, rounds]).encode()).hexdigest()[:8]
 
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:

@@ -4,7 +4,7 @@ recorded runs that the page shows without models. Without torch and without Grad
 import gzip
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,7 +40,7 @@ def json_of(update: dict[str, Any]) -> str:
 @dataclass(frozen=True, eq=False)
 class KeptRun:
     """A run that has ended or was opened, compressed. trace: the run's file. prompt: the prompt's tokens as
-    JSON. ended, recorded, link, before: see RunFeed. name: by which its message says that it has been opened;
+    JSON. ended, recorded, link: see RunFeed. name: by which its message says that it has been opened;
     empty where it has not. values: what the page's controls then hold. conversation: see `conversation`."""
 
     trace: bytes
@@ -49,7 +49,6 @@ class KeptRun:
     ended: bool
     recorded: bool
     link: str
-    before: Sequence[str]
     name: str
     values: Values
     conversation: tuple[ChatMessage, ...] | None
@@ -73,7 +72,7 @@ class KeptRun:
     def snapshot(self, recorded: bool) -> dict[str, Any]:
         """All of the run as a page draws it."""
         trace = Trace.from_json(gzip.decompress(self.trace).decode())
-        feed = RunFeed(trace, recorded=recorded, link=self.link, before=self.before)
+        feed = RunFeed(trace, recorded=recorded, link=self.link)
         feed.ended = self.ended
         return feed.snapshot() | {"prompt": json.loads(gzip.decompress(self.prompt))}
 
@@ -98,7 +97,6 @@ def kept_run(feed: RunFeed, name: str = "", values: Values | None = None) -> Kep
         feed.ended,
         feed.recorded,
         feed.link,
-        feed.before,
         name,
         values or {},
         conversation(trace),
