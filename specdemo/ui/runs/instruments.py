@@ -59,7 +59,10 @@ class ComparisonRequest(MeasurementRequest):
 
     def __post_init__(self) -> None:
         self.is_set = self.wanted.get("prompts") == "set" and self.kind != "race"
-        if not self.is_set:
+        if self.is_set:
+            most = min(self.params.max_new_tokens, feed.SET_TOKENS)
+            self.params = replace(self.params, max_new_tokens=most)
+        else:
             check_prompt(self.prompt)
         if self.kind != "compare" and self.params.draft_with == "none":
             raise ValueError(message("nothing_to_measure"))
@@ -124,7 +127,8 @@ class ComparisonRequest(MeasurementRequest):
         if self.kind != "race" and not info.server:  # each row has its own length or tree
             params = replace(params, tree=())
         where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
-        prompts = say("run.prompt_set", size=feed.SET_SIZE) if self.is_set else prompt_in_words(self.prompt)
+        of_set = {"size": feed.SET_SIZE, "most": params.max_new_tokens}
+        prompts = say("run.prompt_set", **of_set) if self.is_set else prompt_in_words(self.prompt)
         parts = [prompts, where, *judging_in_words(params), sampler_in_words(params)]
         if params.temperature:
             parts.append(say("said.seed", seed=params.seed))
