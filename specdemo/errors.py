@@ -210,6 +210,7 @@ PLAIN_WORDS = {
         r"this version of transformers does not know the architecture \1"
     ),
     r"Unrecognized configuration class .*\.models\.(\w+)\.": r"\1 is not a causal language model",
+    r"Should have a `model_type` key": "config.json does not name a model_type",
     r"contains custom code": "the model comes with its own program code, which is not run",
     r"no file named model\.safetensors|appear to have a file named model\.safetensors": (
         "there is no model.safetensors, and weights are loaded from no other format"

@@ -98,6 +98,7 @@ def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) ->
             why = f"the process was ended by {signal.Signals(-status).name}"
         doing = messages[-1].get("begin", PROCESS) if messages else PROCESS
         output = b"\n".join([line for line in lines if MARK not in line][-LAST_LINES:])
+        why += ", and nothing more of the section was run"
         checks.append(Check(section, doing, "FAIL", why, public(output.decode("utf-8", "replace"))))
     return checks
 
@@ -117,6 +118,8 @@ def serve(section: str, trials: Mapping[str, Trial], deadline: float) -> None:
         check = check_of(section, name, trial)
         tell(check=asdict(check))
         if check.outcome == "FAIL" and "CUDA error" in check.detail:
+            left = "after a CUDA error no call works in a process, so nothing more of the section was run"
+            tell(check=asdict(Check(section, "the rest", "NOT RUN", left)))
             os._exit(0)  # the usual end could fail, too
 
 

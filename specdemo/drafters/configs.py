@@ -125,6 +125,12 @@ class HeadJson:
             if value is not None and (type(value) is not int or not 1 <= value <= most):
                 raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {ascii(value)[:60]}")
         layer = LAYERS[kind](**values)
+        scales = {
+            "rms_norm_eps": layer.rms_norm_eps,
+            "rope_theta": layer.rope_parameters.get("rope_theta", 1),
+        }
+        if wrong := [name for name, value in scales.items() if not value > 0]:
+            raise ValueError(f"{wrong[0]} must be above 0, not {scales[wrong[0]]}")
         kinds = getattr(layer, "layer_types", None) or ()
         if not {*kinds} <= {*WINDOWS}:
             raise ValueError(f"layer_types must have only {' and '.join(WINDOWS)}, not {ascii(kinds)[:60]}")

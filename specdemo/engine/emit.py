@@ -173,7 +173,8 @@ class Emitter:
             return "pause" if launched.is_paused else None
         if draft and draft[-1].forbidden:
             return "grammar"
-        if any(one.id in eos for one in draft):
+        is_whole = made.parents is not None and len(draft) == kept
+        if not is_whole and any(one.id in eos for one in draft):
             return "eos"
         if len(draft) < kept:  # the others of a tree were too deep
             return "length"

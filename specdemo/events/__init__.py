@@ -156,15 +156,6 @@ class JudgedInTree(Judged):
     residual_mass: Probability | None = field(default=None, kw_only=True)
 
 
-def places_of(draft: Sequence[Judged]) -> list[int]:
-    """How many tokens of the draft stand before each of them in a text: in a tree, those on its path."""
-    places: list[int] = []
-    for index, token in enumerate(draft):
-        before = index - 1 if not isinstance(token, JudgedInTree) else token.parent
-        places.append(0 if before is None or before < 0 else places[before] + 1)
-    return places
-
-
 def is_tree(draft: Sequence[Judged]) -> bool:
     return any(isinstance(token, JudgedInTree) for token in draft)
 

@@ -431,9 +431,10 @@ def of_drafter(params: Params) -> Params:
 
 
 def is_lossy(params: Params) -> bool:
-    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
-    without drafts there is nothing to accept."""
-    return not RULES[params.rule].lossless and params.temperature > 0 and params.draft_with != "none"
+    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, nor
+    does a lenience of 1, and without drafts there is nothing to accept."""
+    is_exact = RULES[params.rule].lossless or (params.rule == "lenient" and params.lenience == 1)
+    return not is_exact and params.temperature > 0 and params.draft_with != "none"
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

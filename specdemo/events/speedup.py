@@ -251,7 +251,7 @@ def estimates(
     tokens = [fmean(min(len(one.emitted), gamma + 1) for one in rounds) for gamma in range(own + 1)]
     while rate is not None and len(tokens) <= longest:
         tokens.append(tokens[-1] + rate * (tokens[-1] - tokens[-2]))
-    if step_ms is None or not stats.speedup or not stats.speedup_interval:
+    if not step_ms or not stats.run_ms or not stats.speedup or not stats.speedup_interval:
         return [Estimate(gamma, expected, None, None) for gamma, expected in enumerate(tokens)]
     draft_ms, verify_ms = (stats.draft_ms or 0.0) / stats.rounds, (stats.verify_ms or 0.0) / stats.rounds
     ends, rows = [end / stats.speedup for end in stats.speedup_interval], []

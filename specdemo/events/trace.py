@@ -197,6 +197,8 @@ def _check(trace: Trace) -> None:
     counted = reduce(metrics.after_round, trace.rounds, Stats())
     if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         raise NotATrace("stats", SUM)
+    if (interval := trace.stats.speedup_interval) and not 0 < interval[0] <= interval[1]:
+        raise NotATrace("stats.speedup_interval", "must be above 0, with its lower end first")
 
 
 def pieces(a_round: Round) -> Iterator[str]:

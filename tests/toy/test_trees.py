@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo.engine.sampling import uniforms
-from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
+from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started
 from specdemo.events.trace import NotATrace, Trace
 from tests import oracle
 from tests.oracle import TableLM, decoding, naive_tree, random_table, shaped
@@ -33,6 +33,15 @@ CASES = {
 DEEPLY = ("multinomial", "wide", "narrow nuclei", "penalties and biases", "auto")
 # p-values: a right engine falls below the first once in 10^9 choices of seeds, and a broken one far below.
 SOUND = 1e-9
+
+
+def places_of(draft):
+    """How many tokens of the draft stand before each of them in a text: in a tree, those on its path."""
+    places: list[int] = []
+    for index, token in enumerate(draft):
+        before = index - 1 if not isinstance(token, JudgedInTree) else token.parent
+        places.append(0 if before is None or before < 0 else places[before] + 1)
+    return places
 
 
 def dist_of(table, params):
