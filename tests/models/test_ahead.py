@@ -10,7 +10,7 @@ import torch
 from specdemo import Params, Round, session, stream
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Loop
-from specdemo.engine.step import Verifier
+from specdemo.engine.step import Verified, Verifier
 from specdemo.runtime import cuda
 from specdemo.runtime.steps import EagerSteps
 from tests.models.test_capture import PROMPT, Recorder
@@ -193,7 +193,7 @@ class HourGlass:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", [(Emitter, "emit"), (Verifier, "launch"), (Verifier, "verdict")], ids=str)
+@pytest.mark.parametrize("where", [(Emitter, "emit"), (Verifier, "launch"), (Verified, "of")], ids=str)
 @pytest.mark.parametrize("stop", [(), STOP])
 def test_each_hour_is_in_the_clock_once(pair, launches, monkeypatch, where, stop):
     """What is thrown away is not, nor is what a consumer does."""

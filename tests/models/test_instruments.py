@@ -84,7 +84,7 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
 @pytest.mark.slow
 def test_leaving_frees_the_engine(models, queue, monkeypatch):
     monkeypatch.setattr(feed, "GAMMAS", (2,))
-    short = asked({"kind": "gamma"}, replace(GREEDY, max_new_tokens=4))
+    short = asked({"kind": "gamma"}, replace(GREEDY, max_new_tokens=40))
     *_, left = measured(models, queue, short, lambda message, _: message.get("gammas"))
     assert left["state"] == "running"
     *_, last = measured(models, queue, asked({"kind": "guess"}))

@@ -220,7 +220,7 @@ def with_rounds(run: Trace, rounds: Iterable[Round]) -> Trace:
 
 def undrafted(one: Round) -> Round:
     """The same round as if nothing had been drafted in it."""
-    nothing = {"draft": (), "gamma": None, "kept": None}
+    nothing = {"draft": (), "gamma": None}
     return replace(one, **nothing, next=sampled(one.next), emitted=(one.next.id,))
 
 
