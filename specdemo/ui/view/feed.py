@@ -35,7 +35,7 @@ MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 REPEATS = 5  # times that each setting runs on one prompt where it cannot be timed in turns, and at most
-SET_SIZE, SET_TOKENS = 5, 64  # prompts in a set, and tokens of each text, at most
+SET_SIZE, SET_TOKENS = 5, 48  # prompts in a set, and tokens of each text, at most
 
 
 @dataclass(eq=False)
