@@ -68,6 +68,12 @@ def test_a_server_that_was_busy_when_it_was_looked_at_keeps_its_drafts_untold():
     assert any("or others used it" in str(note) for note in pair.notes) and trace.stats.drafted is None
 
 
+def test_a_server_that_contradicts_itself_when_it_is_looked_at_is_refused():
+    says = "drafts otherwise than when it was asked before"
+    with pytest.raises(ServerError, match=says), connected(detailed=True, tells={"num_spec_tokens": 3}):
+        pass
+
+
 def test_drafts_of_other_lengths_are_noticed_after_the_run():
     first = {"probe": ((5,), (6,), (7,)), "drafted_at_first": (2, 2)}
     with connected(drafted=(2, 1, 0, 0), **first) as (_, pair):
