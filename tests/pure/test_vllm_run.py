@@ -172,6 +172,8 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
         ({"gamma": 7}, "servers_own"),
         ({"draft_with": "lookup"}, "servers_own"),
         ({"tree": (2, 1)}, "servers_own_empty"),
+        ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
+        ({"logit_bias": {3: 1}}, "servers_bias"),
         ({"regex": "a+"}, "grammar_not_sent"),
     ):
         with refused(key, field=next(iter(change))):
