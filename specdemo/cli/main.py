@@ -90,7 +90,7 @@ def _generate(arguments: Namespace) -> int:
     key = server_key(arguments)
     about_pair = [value for name, value in request.items() if name != "quantize"]
     about_pair += request["quantize"].values()
-    if arguments.server is not None and any(value not in (None, False) for value in about_pair):
+    if arguments.server is not None and any(value is not None for value in about_pair):
         raise ValueError("server: give --server or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)

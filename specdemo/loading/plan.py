@@ -94,7 +94,6 @@ def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
     quanto keeps the scales of quantised weights in the dtype: one for each row, or below 8 bits a scale and a
     shift for each group of weights. Each layer also has two float32 scales for activations.
     """
-    # What a target's checkpoint carries for drafting methods is loaded with it, and not quantised.
     total = dtype.itemsize * skeleton.num_parameters()
     total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
     if quantize is None:

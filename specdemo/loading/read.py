@@ -2,6 +2,7 @@
 through transformers."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -36,6 +37,7 @@ from specdemo.runtime.weights import is_dense, stored_tensors
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
+CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
 # The dtypes that a model can be loaded in, and others of weights, by the names that safetensors gives them.
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FLOATS_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -60,6 +62,10 @@ def read_skeleton(part: Part) -> Module:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return HEAD.skeleton(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
+        architectures = getattr(config, "architectures", None) or []
+        if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
+            # Its embeddings could be taken for the head that it lacks.
+            raise PairError(f"{part.named}, a {architectures[0]}, predicts no next token")
         method = checkpoints.method_of(config)
         if method is not None and part.adapter is not None:
             raise PairError(f"{part.named} is quantised, and an adapter is merged into whole weights only")

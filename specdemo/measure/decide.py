@@ -275,6 +275,8 @@ def _not_known(measured: Measured, works: Sequence[str], prompts: int) -> str:
     chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
     if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:
         return _speak("too_short")
+    if not count:
+        return _speak("none_measured" if works else "few_kinds")
     return _speak("too_few", count=count, least=FEWEST_PROMPTS)
 
 

@@ -51,9 +51,9 @@ def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """The prompts of a file in UTF-8: one a line, or, where the first line begins with {, a JSON object with
-    "prompt" (text) or "messages" a line. Empty lines are skipped, and an assistant's messages at the end are
-    what was answered, and left off.
+    """The prompts of a file in UTF-8: one a line, or, where the first line begins with { or the file's name
+    is one of JSON, an object with "prompt" (text) or "messages" a line. Empty lines are skipped, and an
+    assistant's messages at the end are what was answered, and left off.
 
     ValueError, in one sentence, for a file or a line that cannot be taken."""
     file, prompts = str(path), []
@@ -62,7 +62,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     except (OSError, ValueError) as error:  # ValueError: another encoding, and a path with a NUL
         why = getattr(error, "strerror", None) or str(error)
         raise ValueError(about("prompts", "prompts_unread", file=file, why=why)) from None
-    is_json = text.lstrip().startswith("{")
+    is_json = text.lstrip().startswith("{") or file.lower().endswith((".json", ".jsonl", ".ndjson"))
     for number, line in enumerate(text.split("\n"), 1):  # a JSON string may hold other ends of lines
         if not line.strip():
             continue

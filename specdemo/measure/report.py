@@ -83,6 +83,13 @@ def settings_table(measured: Measured) -> Table[SettingRow]:
     return Table(columns, [row for work in measured.answered for row in rows_of(measured, work)])
 
 
+def _dropped(measured: Measured) -> str:
+    """Why some settings have fewer prompts than others in one kind of work; empty where none has."""
+    rows = settings_table(measured).rows
+    counts = {(row.work, row.prompts) for row in rows}
+    return say("advice.dropped") if len(counts) > len({row.work for row in rows}) else ""
+
+
 def _speedup(row: SettingRow) -> str:
     if row.speedup is None:
         return "–"
@@ -102,7 +109,7 @@ def advice_text(measured: Measured) -> str:
     ]
     parts = [head_in_words(measured), "\n".join(advised), "\n".join(words["requests"])]
     if words["rows"]:
-        parts.append(f"{settings_table(measured)}\n{say('advice.dropped')}")
+        parts.append("\n".join(filter(None, [str(settings_table(measured)), _dropped(measured)])))
     parts += ["\n".join(f"note: {note}" for note in said(measured.notes)), words["ended"]]
     if typed := words["typed"]:
         parts.append(f"{say('advice.typed')}:")
@@ -137,6 +144,8 @@ def head_in_words(measured: Measured) -> str:
 def _requests(measured: Measured, best: Recommendation) -> list[str]:
     """What the best setting for all of the work brings with several requests at once."""
     found, even = concurrent(measured, best)
+    if not any(sum(one.drafted) for one in (*measured.probes, *measured.samples)):
+        return []
     if even is None:
         return [say("advice.concurrent_unknown")] if best.best else []
     if not found or best.best is None:
@@ -175,6 +184,7 @@ def page_of(measured: Measured) -> str:
     return template.render(
         advice_in_words(measured),
         head=head_in_words(measured),
+        dropped=_dropped(measured),
         notes=said(measured.notes),
         measured=measured,
         language=spoken(),

@@ -316,8 +316,8 @@ class ServedPair(ABC):
 
     def probed(self) -> Any:
         """A short answer."""
-        answer, until = self.answer(GREEDY, PROBE, ()), time.perf_counter() + self.client.read_seconds
         try:
+            answer, until = self.answer(GREEDY, PROBE, ()), time.perf_counter() + self.client.read_seconds
             for _ in answer.arriving():
                 if time.perf_counter() > until:
                     raise self.client.silent()

@@ -261,6 +261,10 @@ class Vllm(ServedPair):
         return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
     def faults(self, params: Params) -> Iterator[Message]:
+        if params.min_p and params.temperature and self.drafts:
+            yield about("min_p", "servers_min_p", software=self.kind)
+        if params.logit_bias and self.drafts:
+            yield about("logit_bias", "servers_bias", software=self.kind)
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
 

@@ -164,6 +164,7 @@ def lora_of(**shape):
 TINY, CAUSAL, CLASSIFIER = tiny(**SHAPE).config, AutoModelForCausalLM, AutoModelForSequenceClassification
 OWN_MODEL = {"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own"}
 OWN_WORDS = {"auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}, "tokenizer_class": "Own"}
+TIED = {"num_attention_heads": 4, "tie_word_embeddings": True}
 BOTH_WAYS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, use_bidirectional_attention=True)
 BASE = {  # what was done to a model, and words of what is said of it
     "a method that is not known": (scaled(FLOAT8, method="modelopt"), "'modelopt'"),
@@ -171,13 +172,12 @@ BASE = {  # what was done to a model, and words of what is said of it
     "scales that nothing multiplies": (scaled(torch.float32), "down_proj.weight_scale"),
     "a known method's scales by another name": (scaled(FLOAT8, method="fp8"), "weight_scale"),
     "a config that is cut off": (cut("config.json"), "not a valid JSON"),
-    "a config that is a list": (written("config.json", b"[]"), "Unrecognized model"),
+    "a config that is a list": (written("config.json", b"[]"), "model_type"),
     "a config of wrong types": (config_with(hidden_size="many"), "hidden_size"),
     "a config of other shapes": (config_with(intermediate_size=128), "shape"),
     "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights, first"),
     "a config beyond all memory": (config_with(vocab_size=10**10), "GB"),
     "no head": (another(lambda: LlamaModel(TINY)), "a LlamaModel, lacks 1 weights, first lm_head.weight"),
-    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
     "a weight that is missing": (tensors_with(lambda tensors: tensors.pop(UP)), f"1 weights, first {UP}"),
     "weights that are cut off": (cut("model.safetensors"), "deserializing header"),
     "no weights": (without("*.safetensors"), "model.safetensors"),
@@ -193,6 +193,8 @@ BASE = {  # what was done to a model, and words of what is said of it
 UNFIT = {  # the same where the files are whole
     "no config": (without("config.json"), "config.json"),
     "GGUF": (as_gguf, "(small-Q4_K_M.gguf)"),
+    "a classifier": (another(unfit(CLASSIFIER, "llama", num_attention_heads=4)), "LlamaForSequence"),
+    "one with tied embeddings": (another(unfit(CLASSIFIER, "llama", **TIED)), "LlamaForSequence"),
     "a state that cannot be put back": (another(unfit(CAUSAL, "rwkv", attention_hidden_size=32)), "RwkvFor"),
     "a BERT that is no decoder": (another(unfit(CAUSAL, "bert", num_attention_heads=4)), "without one"),
     "a Gemma that embeds texts": (another(unfit(CAUSAL, "gemma3_text", **BOTH_WAYS)), "Gemma3ForCausalLM"),

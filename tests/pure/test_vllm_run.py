@@ -68,6 +68,12 @@ def test_a_server_that_was_busy_when_it_was_looked_at_keeps_its_drafts_untold():
     assert any("or others used it" in str(note) for note in pair.notes) and trace.stats.drafted is None
 
 
+def test_a_server_that_contradicts_itself_when_it_is_looked_at_is_refused():
+    says = "drafts otherwise than when it was asked before"
+    with pytest.raises(ServerError, match=says), connected(detailed=True, tells={"num_spec_tokens": 3}):
+        pass
+
+
 def test_drafts_of_other_lengths_are_noticed_after_the_run():
     first = {"probe": ((5,), (6,), (7,)), "drafted_at_first": (2, 2)}
     with connected(drafted=(2, 1, 0, 0), **first) as (_, pair):
@@ -166,6 +172,8 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
         ({"gamma": 7}, "servers_own"),
         ({"draft_with": "lookup"}, "servers_own"),
         ({"tree": (2, 1)}, "servers_own_empty"),
+        ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
+        ({"logit_bias": {3: 1}}, "servers_bias"),
         ({"regex": "a+"}, "grammar_not_sent"),
     ):
         with refused(key, field=next(iter(change))):

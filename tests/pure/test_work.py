@@ -66,6 +66,13 @@ def test_a_wrong_line_is_refused_by_its_number(tmp_path, line):
             read_prompts(file)
 
 
+def test_an_array_of_json_is_not_taken_line_by_line(tmp_path):
+    file = tmp_path / "own.json"
+    file.write_text('[\n{"prompt": "One"}\n]', encoding="utf-8")
+    with refused("prompts_line", field="prompts", line=1):
+        read_prompts(file)
+
+
 def test_a_file_that_cannot_be_taken_is_refused(tmp_path):
     none, other, odd = (tmp_path / name for name in ("none", "latin", "\0"))
     none.write_text(" \n\n")
