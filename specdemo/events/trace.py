@@ -104,7 +104,7 @@ class Trace:
         self.rounds, self.revised = rounds, True
 
     def so_far(self) -> "Trace":
-        """A copy whose parts fit together while another thread adds to this trace; itself once it has ended."""
+        """Itself once it has ended; else a copy whose parts fit together while another thread adds to it."""
         if self.finish:
             return self
         stats, copy = self.stats, Trace.begin(self.started)
