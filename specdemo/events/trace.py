@@ -103,6 +103,16 @@ class Trace:
         self.stats = reduce(metrics.after_round, rounds, Stats())
         self.rounds, self.revised = rounds, True
 
+    def so_far(self) -> "Trace":
+        """Itself once it has ended; else a copy whose parts fit together while another thread adds to it."""
+        if self.finish:
+            return self
+        stats, copy = self.stats, Trace.begin(self.started)
+        for a_round in self.rounds[: stats.rounds]:  # the stats count a round after it has been added
+            copy.add(a_round)
+        copy.stats = stats
+        return copy
+
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
         inside a character, its last token gets the incomplete character."""

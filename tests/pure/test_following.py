@@ -217,6 +217,15 @@ def bounded(**limits) -> Board:
     return Board(limits, recorded_run(limits, trace(*ROUNDS, finish="length"), RECORDED_RUN))
 
 
+def test_what_is_kept_of_a_run_that_goes_on_fits_together():
+    going_on = trace(*ROUNDS[:2])
+    going_on.rounds.append(ROUNDS[2])  # another thread is about to count it
+    going_on.output_ids += ROUNDS[2].emitted
+    update = kept_run(RunFeed(going_on)).snapshot(recorded=False)
+    assert update["until"] == 2 and update["finish"] is None
+    assert len(going_on.rounds) == 3, "the run itself is as it was"
+
+
 def put(board: Board, size: int, address: str):
     kept = replace(kept_run(RunFeed(trace())), trace=b"t" * size, prompt=b"")
     one = Followed(board.limits, address, kept=kept)

@@ -79,6 +79,17 @@ async def test_an_address_has_its_share_of_the_places_and_no_more():
 
 
 @played
+async def test_an_old_call_that_nobody_reads_goes_for_the_next_one_of_its_address(monkeypatch):
+    site = Site()
+    await site.call_often(8)
+    first = next(iter(site.calls.calls))
+    assert await site.call_often(1) == {429: 1}
+    monkeypatch.setattr(calls, "SHARE_SECONDS", -1.0)
+    assert await site.call_often(1) == {200: 1}
+    assert first not in site.calls.calls and len(site.calls.calls) == 8
+
+
+@played
 async def test_the_oldest_of_the_address_with_most_loses_its_place():
     site = Site()
     for address, count in ((MODEST, 1), (FLOOD, 8), ("8.8.4.4", 3), ("1.1.1.1", 1)):

@@ -173,6 +173,7 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
         ("quantize_drafter", {"quantize_drafter": "int4"}),
         ("dtype", {"dtype": "bfloat16"}),
         ("draft_with", {"pair": SmallPair(drafter=None)}),
+        ("chat", {"chat": True}),
         ("rule", {"rule": "typical"}),
         ("prompt", {"prompt": "\ud800"}),
         ("prompt", {"prompt": "x" * 20_001, "limits": HOSTED}),

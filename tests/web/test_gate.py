@@ -299,7 +299,7 @@ def test_a_flood_of_requests_that_nobody_reads_is_turned_away(tmp_path, requests
         more = server.memory() - before
         print(f"{dict(statuses)}, {more:.0f} MiB more; {len(others)} of another one")
         assert statuses.keys() == {200, 429} and statuses.total() == requests
-        assert statuses[200] == LOCAL.uncollected_of_address
+        assert statuses[200] >= LOCAL.uncollected_of_address  # the oldest go for others after a while
         assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
         assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
         assert more < (40 if requests == 400 else 400) and "Traceback" not in server.log()

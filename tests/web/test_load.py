@@ -128,7 +128,7 @@ def dense_trace(file: Path, size: int) -> Trace:
     def top() -> tuple:
         return tuple((n, f" token {n}", *(dice.random() / 50 for _ in range(4))) for n in range(50))
 
-    own = replace(run.rounds[0], gamma=None, kept=None)
+    own = replace(run.rounds[0], gamma=None)
     length = 0
     while length < size:
         token = replace(own.draft[0], fate="accepted", u=0.1, accept_prob=1.0)

@@ -140,6 +140,7 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     drawn.first.wait_for(state="detached")
     assert drawn.count() == 0, "it was measured with another drafter"
     assert set(panel.locator("td[data-column$='measured']").all_text_contents()) == {"–"}
+    assert "Measured for other settings" in panel.locator(".of").inner_text()
 
 
 def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):

@@ -7,6 +7,7 @@ ends with it. Without Gradio.
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import Context, copy_context
@@ -24,6 +25,7 @@ from specdemo.ui.front.checks import NotLetIn, name_in, number_in, read_json, sh
 from specdemo.ui.runs.limits import Limits, Refused, Visitor, request_address
 
 HEARTBEAT = 15.0  # s without a message, after which the reader gets one that says nothing
+SHARE_SECONDS = 2.0  # after which an unread call goes for the next one of its address, if that has its share
 # Characters that many readers of a stream, httpx among them, take for the end of a line. JSON allows them in
 # strings, and nowhere else.
 BREAKS = {sign: f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
@@ -70,6 +72,7 @@ class Call:
     endpoint: Endpoint
     values: list[Any]
     context: Context = field(default_factory=copy_context)
+    made: float = field(default_factory=time.monotonic)
     messages: "Messages | None" = None
     task: asyncio.Task[None] | None = None
     has_begun: bool = False  # to tell its answers
@@ -142,6 +145,11 @@ class Calls:
     def _add(self, request: Request, endpoint: Endpoint, values: list[Any], session: str | None) -> Response:
         """Takes in a call. session: None for one of its own."""
         event, address = token_hex(16), request_address(request.scope, self.limits)
+        own = [call for call in self.calls.values() if call.visitor.address == address]
+        if len(own) >= self.limits.uncollected_of_address:
+            unread = next((call for call in own if not call.messages), None)
+            if unread and time.monotonic() - unread.made > SHARE_SECONDS:
+                self._drop_unread(unread.event)
         asked = {call: call.visitor.address for call in self.calls.values()}
         try:
             first = self.limits.make_room(address, asked, [call for call in asked if not call.messages])

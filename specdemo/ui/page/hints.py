@@ -13,7 +13,7 @@ from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import Values, in_words
 from specdemo.words.catalogue import number, say
-from specdemo.words.message import message_of
+from specdemo.words.message import about, message_of
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair
@@ -102,6 +102,8 @@ def _refused(values: Values, prompt: str, pair: "AnyPair | None", limits: Limits
         check_prompt(prompt)
         limits.check(prompt, params)
         if pair:
+            if params.chat and not pair.has_chat_template:
+                raise ValueError(about("chat", "no_template"))
             # On a public server no grammar is compiled before it is a visitor's turn.
             pair.check(replace(params, **dict.fromkeys(GRAMMARS)) if limits.hosted else params)
     except ValueError as error:

@@ -88,13 +88,14 @@ def _message(kept: KeptRun, language: str) -> bytes:
 
 def kept_run(feed: RunFeed, name: str = "", values: Values | None = None) -> KeptRun:
     """The feed's run, compressed. name, values: see KeptRun."""
-    trace = feed.trace
+    ended = feed.ended
+    trace = feed.trace if ended else feed.trace.so_far()
     prompt = prompt_tokens(trace, feed.tokenizer, feed.recorded)
     return KeptRun(
         packed(trace.to_json()),
         packed(json.dumps(prompt)),
         trace.params,
-        feed.ended,
+        ended,
         feed.recorded,
         feed.link,
         name,

@@ -104,7 +104,8 @@ export function makeGamma(panel, server) {
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
     const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
-    const measured = ofThis.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) }) : "";
+    const measured = ofThis.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) })
+      : points.length ? say("gamma.missing.elsewhere", { whose: measuredOf }) : "";
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
