@@ -66,9 +66,9 @@ class MeasuredInPieces(MeasurementRequest):
         while self.share < 1 and not (ticket.is_over or ticket.give_way()):
             self.share = self.go_on(lambda: ticket.is_over, *pairs)
             if time.monotonic() - shown >= (self.period or 0.0):
-                yield {"share": self.share, self.kind: self.so_far()}
+                yield {"whose": self.whose, "share": self.share, self.kind: self.so_far()}
                 shown = time.monotonic()
-        yield {"share": self.share, self.kind: self.so_far()}
+        yield {"whose": self.whose, "share": self.share, self.kind: self.so_far()}
 
 
 class TrialsRequest(MeasuredInPieces):
