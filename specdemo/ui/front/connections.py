@@ -4,11 +4,11 @@ to take its answer. Without Gradio."""
 import asyncio
 import logging
 from functools import partial
+from math import inf
 from typing import Any
 
 import h11
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,6 +19,7 @@ try:
 except ImportError:  # on Windows, which has no such limit
     resource = None
 
+PIECE = 2**16  # bytes of an answer, of which a reader has to take so many in time
 NO_FILES = "socket.accept() out of system resource"  # logged with a traceback thousands of times a second
 
 
@@ -26,6 +27,8 @@ def bound_connections(server: Server, limits: Limits) -> None:
     """Bounds the connections that the server accepts from now on, and what they can make libraries log."""
     table = Connections(_most(limits), limits.header_seconds, limits.reader_seconds)
     server.config.http_protocol_class = partial(Connection, table)  # type: ignore[assignment]
+    # An upgrade gets an ordinary answer: the table would not be told when another protocol's connection ends.
+    server.config.ws_protocol_class = None
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # it warns of each request that is not HTTP
     logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith(NO_FILES))
 
@@ -83,7 +86,7 @@ class Connection(H11Protocol):
     def __init__(self, table: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.table = table
-        self.stalled: asyncio.TimerHandle | None = None  # while its reader has a piece of the answer to take
+        self.stalled: asyncio.TimerHandle | None = None  # while its reader has much of the answer to take
 
     @property
     def is_answering(self) -> bool:
@@ -98,10 +101,6 @@ class Connection(H11Protocol):
         if self.is_answering:
             self.table.ask(self)
 
-    def _get_upgrade(self) -> None:
-        """Returns None, because there are no web sockets here. uvicorn would hand the connection to another
-        protocol, and the table would not be told when it ends."""
-
     def send_400_response(self, msg: str) -> None:
         """Answers what is not HTTP. If it is the rest of a request that is being answered, that answer
         ends."""
@@ -114,17 +113,31 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.is_answering:  # it is, if the next request came together with this one
+        self._wait()
+
+    def _wait(self) -> None:
+        """Waits for the next request, unless that came together with this one, or its reader has still much
+        of the answer to take."""
+        if not self.is_answering and not self.flow.write_paused:
             self.table.wait(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.stalled = self.loop.call_later(self.table.patience, self.abandon)
+        self._watch()
+
+    def _watch(self, left: float = inf) -> None:
+        """Gives up a reader who has not taken a piece since `left` bytes were left."""
+        before, left = left, self.transport.get_write_buffer_size()
+        if left > before - PIECE:
+            self.abandon()
+        else:
+            self.stalled = self.loop.call_later(self.table.patience, self._watch, left)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.stalled:
             self.stalled.cancel()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.table.leave(self)
@@ -142,22 +155,3 @@ class Connection(H11Protocol):
     def abandon(self) -> None:
         self.table.leave(self)
         self.transport.abort()
-
-
-PIECE = 2**16  # bytes that are sent at once: a slow reader takes one in time
-
-
-class InPieces:
-    """An ASGI middleware around all others, which sends large answers in pieces."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_pieces(message: Message) -> None:
-            body = message.get("body", b"")
-            for end in range(PIECE, len(body), PIECE):
-                await send({**message, "body": body[end - PIECE : end], "more_body": True})
-            await send({**message, "body": body[(len(body) - 1) // PIECE * PIECE :]} if body else message)
-
-        await self.app(scope, receive, send_in_pieces)

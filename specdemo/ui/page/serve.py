@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from specdemo.ui.front.checks import Hosts
-from specdemo.ui.front.connections import InPieces, bound_connections
+from specdemo.ui.front.connections import bound_connections
 from specdemo.ui.front.gate import Gate, with_host
 from specdemo.ui.front.gradio import PRIVATE_OPTIONS, choose_tools
 from specdemo.ui.front.language import Speaking
@@ -112,7 +112,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
 
     return {
         "routes": [_script_route(), Route("/embed", _embed), *demo.routes, health_route(queue)],
-        "middleware": [Middleware(InPieces), Middleware(Speaking), Middleware(Gate, limits)],
+        "middleware": [Middleware(Speaking), Middleware(Gate, limits)],
         "lifespan": lifespan,
         "openapi_url": None,
     }
