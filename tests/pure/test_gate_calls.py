@@ -129,15 +129,6 @@ async def test_an_answer_is_read_once_and_a_message_is_one_line_for_every_reader
 
 
 @played
-async def test_a_form_of_another_site_cannot_make_a_call():
-    site, body = Site(), json.dumps({"session_hash": "s", "fn_index": 6, "data": []}).encode()
-    for path in ("queue/join", "call/endless", "call/v2/endless", "cancel", "reset"):
-        async with site.client() as client:
-            answer = await client.post(f"{API}/{path}", content=body, headers={"content-type": "text/plain"})
-        assert answer.status_code == 415 and not site.calls.calls
-
-
-@played
 async def test_what_is_cancelled_before_it_is_read_is_not_held():
     site = Site()
     event = (await site.call("count", ["large"], session_hash="s")).json()["event_id"]
@@ -188,8 +179,6 @@ async def test_a_session_reads_all_its_calls_as_gradio_client_puts_them_together
             answers,
         )
     assert (await site.read("queue/data?session_hash=s")).text == calls.CLOSE, "it comes once too often"
-    for query, status in (("session_hash=other", 404), ("session_hash=s&session%5Fhash=t", 400), ("", 400)):
-        assert (await site.read(f"queue/data?{query}")).status_code == status
 
 
 @played
@@ -202,8 +191,6 @@ async def test_a_call_ends_when_it_is_cancelled_or_its_reader_goes_and_has_one_r
     assert site.calls.has_readers and (await site.read(f"call/endless/{event}")).status_code == 409
     async with site.client() as client:
         body = {"event_id": event, "fn_index": 6, "session_hash": "s"}
-        for wrong in ("event_id", "fn_index", "session_hash"):
-            assert (await client.post(f"{API}/cancel", json=body | {wrong: None})).status_code == 400
         await client.post(f"{API}/cancel", json=body | {"session_hash": "another"})
         assert site.ended == 0
         await client.post(f"{API}/cancel", json=body)

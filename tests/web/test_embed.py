@@ -107,7 +107,7 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
 
 
 def test_the_whole_page_of_a_host_is_not_framed_by_another_site(tab, hosted):
-    """tests/pure/test_gate_checks.py tests who may frame what."""
+    """tests/pure/test_gate_alone.py tests who may frame what."""
     with course(hosted) as site:
         tab.goto(site)
         tab.wait_for_event("console", lambda said: "frame-ancestors" in said.text) if not tab.broken else None

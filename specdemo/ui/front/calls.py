@@ -13,7 +13,6 @@ from contextlib import aclosing
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from inspect import Parameter, isasyncgen
-from math import ceil
 from secrets import token_hex
 from typing import Any
 
@@ -145,18 +144,7 @@ class Calls:
     def _add(self, request: Request, endpoint: Endpoint, values: list[Any], session: str | None) -> Response:
         """Takes in a call. session: None for one of its own."""
         event, address = token_hex(16), request_address(request.scope, self.limits)
-        own = [call for call in self.calls.values() if call.visitor.address == address]
-        if len(own) >= self.limits.uncollected_of_address:
-            unread = next((call for call in own if not call.messages), None)
-            if unread and time.monotonic() - unread.made > SHARE_SECONDS:
-                self._drop_unread(unread.event)
-        asked = {call: call.visitor.address for call in self.calls.values()}
-        try:
-            first = self.limits.make_room(address, asked, [call for call in asked if not call.messages])
-        except Refused as error:
-            raise NotLetIn(429, str(error), ceil(self.limits.listen_seconds)) from None
-        if first:
-            self._drop_unread(first.event)
+        self._make_room(address)
         self.note(request)
         call = self.calls[event] = Call(event, Visitor(session or event, address), endpoint, values)
         if stream := self.streams.get(call.visitor.session):
@@ -164,6 +152,20 @@ class Calls:
         else:
             self._later(self._drop_unread, event)
         return JSONResponse({"event_id": event})
+
+    def _make_room(self, address: str) -> None:
+        asked = {call: call.visitor.address for call in self.calls.values()}
+        unread = [call for call in asked if not call.messages]
+        try:
+            first = self.limits.make_room(address, asked, unread)
+        except Refused as error:
+            old = time.monotonic() - SHARE_SECONDS
+            first = next((one for one in unread if asked[one] == address and one.made < old), None)
+            if first is None:
+                again = f"{self.limits.listen_seconds:.0f}"
+                raise NotLetIn(429, str(error), **{"retry-after": again}) from None
+        if first:
+            self._drop_unread(first.event)
 
     def _drop_unread(self, event: str) -> None:
         if (call := self.calls.get(event)) and not call.messages:

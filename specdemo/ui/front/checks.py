@@ -8,11 +8,12 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and an event
@@ -20,32 +21,33 @@ DEPTH = 32  # of lists and objects within each other; a page sends 5
 
 
 class NotLetIn(Exception):
-    """A request that is not let in: the status of its answer and the sentence that says why. retry_after: for
-    a busy server, the seconds until it is worth another try. allow: the methods that there are."""
+    """A request that is not let in: the status of its answer, the sentence that says why, and headers."""
 
-    def __init__(self, status: int, sentence: str, retry_after: int | None = None, allow: str = "") -> None:
+    def __init__(self, status: int, sentence: str, **headers: str) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.retry_after = status, sentence, retry_after
-        end = "close" if status == 408 else ""  # the rest of the body may still come
-        headers = {"retry-after": str(retry_after or ""), "allow": allow, "connection": end}
-        self.headers = {name: value for name, value in headers.items() if value}
+        self.status, self.sentence, self.headers = status, sentence, headers
 
 
 def read_object(body: bytes) -> dict[str, Any]:
     """Returns the JSON object in a request's body."""
     try:
         value = json.loads(body.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise NotLetIn(400, "The body must be JSON in UTF-8.") from None
+        if _depth(value) > DEPTH:
+            raise RecursionError
     except RecursionError:
         raise NotLetIn(400, f"The body must be nested at most {DEPTH} deep.") from None
     except ValueError as error:
-        raise NotLetIn(400, f"The body must be JSON: {error}.") from None
+        raise NotLetIn(400, f"The body must be JSON in UTF-8: {error}.") from None
     if not isinstance(value, dict):
         raise NotLetIn(400, "The body must be a JSON object.")
-    if _deeper_than(value, DEPTH):
-        raise NotLetIn(400, f"The body must be nested at most {DEPTH} deep.")
     return value
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested."""
+    if not isinstance(value, (list, dict)):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -56,19 +58,23 @@ async def read_json(request: Request) -> dict[str, Any]:
     return read_object(await request.body())
 
 
-def check_unicode(value: Any) -> None:
-    """Checks that UTF-8 can hold all texts in the value: what the tools answer repeats some of them."""
+def check_for_tools(value: Any) -> None:
+    """Checks that UTF-8 can hold all texts in the value, since what the tools answer repeats some of them,
+    and that there is nothing in it that Gradio could open as a file."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         sentence = "The body must be Unicode text: there is half of a surrogate pair in it."
         raise NotLetIn(400, sentence) from None
-
-
-def check_no_file(value: Any) -> None:
-    """Checks that there is nothing in the value that Gradio could open as a file."""
     if _holds_file(value):
         raise NotLetIn(400, "An object in the body must not have a text as its path: it could be a file.")
+
+
+def _holds_file(value: Any) -> bool:
+    """Whether there is an object with a text as its path in the value, which Gradio could take for a file."""
+    if isinstance(value, dict):
+        return isinstance(value.get("path"), str) or any(map(_holds_file, value.values()))
+    return isinstance(value, list) and any(map(_holds_file, value))
 
 
 def name_in(body: Mapping[str, Any], name: str) -> str:
@@ -87,31 +93,11 @@ def number_in(body: Mapping[str, Any], name: str) -> int:
     raise NotLetIn(400, f"{name} must be a whole number.")
 
 
-def _holds_file(value: Any) -> bool:
-    """Whether there is anything in the value that Gradio could take for a file, which is an object with a
-    text as its path."""
-    if isinstance(value, dict):
-        return isinstance(value.get("path"), str) or any(map(_holds_file, value.values()))
-    return isinstance(value, list) and any(map(_holds_file, value))
-
-
 def short(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-def _deeper_than(value: Any, depth: int) -> bool:
-    """Whether lists and objects are nested deeper than `depth`. The value is searched level by level, since
-    what is nested too deep could not be walked through by recursion."""
-    level = [value]
-    for _ in range(depth + 1):
-        inner = [part for part in level if isinstance(part, (list, dict))]
-        if not inner:
-            return False
-        level = [one for part in inner for one in (part.values() if isinstance(part, dict) else part)]
-    return True
 
 
 # The names under which this page may be asked for, and the sites whose pages may ask for it. A private page
@@ -142,39 +128,33 @@ class Hosts:
         self.names = {*LOOPBACK, *own, *self.allowed}
         self.behind_proxy = behind_proxy
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, headers: Headers) -> None:
         """Raises NotLetIn for a request that another site may have made, and for one with a host of which
-        Gradio could make no address. Each line of a repeated header is checked, since Gradio reads the first
-        one at some places and the last one at others."""
-        told: dict[str, list[str]] = {"host": [], "origin": [], "x-forwarded-host": []}
-        for header, value in headers:
-            if (name := header.decode("latin-1")) in told:
-                told[name].append(value.decode("latin-1").strip())
-        if not told["host"]:
+        Gradio could make no address. Of a header with several lines, each is checked, since Gradio reads the
+        first one at some places and the last one at others. h11 lets in no second Host."""
+        if (host := headers.get("host")) is None:
             raise NotLetIn(400, "The header host is missing.")
-        forwarded = [[part.strip() for part in line.split(",")] for line in told["x-forwarded-host"]]
+        lines = [[part.strip() for part in line.split(",")] for line in headers.getlist("x-forwarded-host")]
         if not self.is_open:
-            hosts = told["host"] + (sum(forwarded, []) if self.behind_proxy else [])
-            self._check_site(hosts, told["origin"])
-        for name, given in (("host", told["host"]), ("x-forwarded-host", [line[0] for line in forwarded])):
-            if not all(_is_host(host) for host in given if host):
-                raise NotLetIn(400, f"The header {name} must be the name of a host.")
+            hosts = [host, *(sum(lines, []) if self.behind_proxy else [])]
+            self._check_site(hosts, headers.getlist("origin"))
+        for header, one in (("host", host), *(("x-forwarded-host", line[0]) for line in lines)):
+            if one and not _is_host(one):
+                raise NotLetIn(400, f"The header {header} must be the name of a host.")
 
     def _check_site(self, hosts: list[str], origins: list[str]) -> None:
-        for host in hosts:
-            name, _ = name_and_port(host, 0)
+        for name in (name_and_port(host, 0)[0] for host in hosts):
             if not self._is_own(name):
-                sentence = (
-                    f"This page is not known as {name[:SHOWN_NAME]!r}; --allow-host lets in more names."
-                )
-                raise NotLetIn(403, sentence)
+                known = f"This page is not known as {name[:SHOWN_NAME]!r}"
+                raise NotLetIn(403, f"{known}; --allow-host lets in more names.")
         for origin in origins:
             if not self._matches(origin, hosts):
                 raise NotLetIn(403, f"Pages of {origin[:SHOWN_NAME]!r} may not use this one.")
 
     def _is_own(self, name: str) -> bool:
         # An address cannot lead elsewhere, as a name can; which ones this machine has may change.
-        return name in self.names or name.endswith(".localhost") or (self.any_address and _is_address(name))
+        is_local = name in self.names or name.endswith(".localhost")
+        return is_local or bool(self.any_address and _address(name))
 
     def _matches(self, origin: str, hosts: list[str]) -> bool:
         """Whether a page of this origin is this page, or comes from a name that is let in, at its usual
@@ -202,7 +182,7 @@ def name_and_port(host: str, usual: int) -> tuple[str, int]:
 def host_name(text: str) -> str:
     """The name or address of a host. ValueError if it is anything else."""
     name = _plain(text)
-    if not (HOST_NAME.fullmatch(name) or _is_address(name)):
+    if not (HOST_NAME.fullmatch(name) or _address(name)):
         example = "without scheme, port or brackets, such as lab.example or fd00::1"
         raise ValueError(f"must be the name or address of a host {example}, not {ascii(text)[:SHOWN_NAME]}")
     return name
@@ -224,15 +204,11 @@ def _is_host(text: str) -> bool:
 def _plain(name: str) -> str:
     """The name or the address in its one spelling."""
     name = name.lower().removesuffix(".")
-    try:
-        return str(ip_address(name))
-    except ValueError:
-        return name
+    return str(_address(name) or name)
 
 
-def _is_address(name: str) -> bool:
+def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        ip_address(name)
+        return ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None

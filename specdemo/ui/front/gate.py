@@ -1,28 +1,23 @@
-"""The gate in front of Gradio and of the page's own routes: what a request may ask for at all, and how large
-it may be. What is not listed here is not there.
+"""The gate in front of Gradio and of the page's own routes: what a request may ask for at all, how large it
+may be, and in which language it is answered. What is not listed here is not there.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
+from urllib.parse import parse_qs, urlsplit
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdemo.ui.front.checks import (
-    SESSION,
-    Hosts,
-    NotLetIn,
-    check_no_file,
-    check_unicode,
-    read_object,
-)
-from specdemo.ui.front.language import path_of
+from specdemo.ui.front.checks import SESSION, Hosts, NotLetIn, check_for_tools, read_object
 from specdemo.ui.runs.limits import Holdings, Limits, request_address
+from specdemo.words.catalogue import LANGUAGES, speaking
 
 OWN_FRAMES = "'self' http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:*"
 SPACES_FRAMES = "'self' https://huggingface.co https://*.huggingface.co https://*.hf.space"
@@ -46,18 +41,8 @@ BODY_SECONDS, FILE_SECONDS = 30, 60  # that a body and a trace file may take to 
 BODIES_ARRIVING = 16  # times the largest body: what may arrive at once
 FILES_ARRIVING = 4  # times the largest trace file: what may arrive or wait to be read at once
 RETRY_AFTER = 2  # s until it is worth another try when too much arrives
-
-
-@dataclass
-class Inside:
-    """One request, as the app behind the gate gets it."""
-
-    scope: Scope
-    receive: Receive
-    send: Send
-
-
-Door = Callable[[Inside], Awaitable[None]]
+READ_METHODS = ("GET", "HEAD")
+MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
 
 
 class Bodies:
@@ -69,26 +54,23 @@ class Bodies:
         self.arriving = Holdings()  # bytes
 
     @asynccontextmanager
-    async def held(self, inside: Inside, address: str) -> AsyncIterator[bytes]:
-        """Reads the request's body, which the app behind the gate then reads again. Its bytes count as
-        arriving until this context is left."""
-        announced = dict(inside.scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced[:20]) > self.most:
+    async def held(self, scope: Scope, receive: Receive, address: str) -> AsyncIterator[bytes]:
+        """Reads the request's body. Its bytes count as arriving until this context is left."""
+        if int(Headers(scope=scope).get("content-length", "0")) > self.most:  # h11 lets in no others
             raise self._too_large()
         body = bytearray()
         try:
             try:
                 async with asyncio.timeout(self.seconds):
-                    async for part in Request(inside.scope, inside.receive).stream():
+                    async for part in Request(scope, receive).stream():
                         body += part
                         self._take(address, len(part), len(body))
             except TimeoutError:
-                raise NotLetIn(408, "The request's body took too long to arrive: send it again.") from None
+                sentence = "The request's body took too long to arrive: send it again."
+                raise NotLetIn(408, sentence, connection="close") from None  # the rest of it may still come
             except ClientDisconnect:
                 raise NotLetIn(400, "The request ended before its body did.") from None
-            whole = bytes(body)
-            inside.receive = _again(whole, inside.receive)
-            yield whole
+            yield bytes(body)
         finally:
             self.arriving.give_back(address, len(body))
 
@@ -98,7 +80,7 @@ class Bodies:
             raise self._too_large()
         if not has_room:
             sentence = f"Too many requests arrive at once: busy, try again in about {RETRY_AFTER} s."
-            raise NotLetIn(429, sentence, RETRY_AFTER)
+            raise NotLetIn(429, sentence, **{"retry-after": str(RETRY_AFTER)})
 
     def _too_large(self) -> NotLetIn:
         size = f"{self.most // 2**20} MiB" if self.most >= 2**20 else f"{self.most // 1024} KiB"
@@ -106,20 +88,13 @@ class Bodies:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    read = False
+    """What the app behind the gate reads the body from."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
-        nonlocal read
-        if read:
-            return await receive()
-        read = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return whole.pop() if whole else await receive()
 
     return receive_again
-
-
-READ_METHODS = ("GET", "HEAD")
-MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
 
 
 class Gate:
@@ -128,14 +103,14 @@ class Gate:
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self.app, self.limits = app, limits
         self.bodies = Bodies(limits.body_bytes, BODIES_ARRIVING, BODY_SECONDS)
-        body = self._reading(self.bodies)
-        trace = self._reading(Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS))
+        body = partial(self._with_body, self.bodies)
+        trace = partial(self._with_body, Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS))
         self.making = asyncio.Semaphore(MAKING)
         session = SESSION.pattern
         # The paths that are open, with their methods and what lets a request in.
-        doors: tuple[tuple[str, tuple[str, ...], Door], ...] = (
+        doors: tuple[tuple[str, tuple[str, ...], ASGIApp], ...] = (
             (r"/|/config", READ_METHODS, self._view),
-            (r"/embed", READ_METHODS, self._let_in),  # answers with an address that has the same query
+            (r"/embed", READ_METHODS, app),  # answers with an address that has the same query
             (r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS, self._plain),
             # Gradio makes file names of these, which are bounded.
             (r"/(assets|static)(/[\w@-][\w.@-]{0,99}){1,9}", READ_METHODS, self._plain),
@@ -143,7 +118,7 @@ class Gate:
             (r"/health", READ_METHODS, self._plain),
             (r"/gradio_api/(info|openapi\.json|startup-events)", READ_METHODS, self._plain),
             (rf"/gradio_api/heartbeat/{session}", ("GET",), self._plain),
-            (r"/gradio_api/queue/data", ("GET",), self._let_in),
+            (r"/gradio_api/queue/data", ("GET",), app),
             (rf"/gradio_api/call/(v2/)?\w{{1,64}}/{session}", ("GET",), self._plain),
             (r"/gradio_api/(call/(v2/)?\w{1,64}|queue/join|cancel|reset)", ("POST",), body),
             (r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), self._tools),
@@ -163,7 +138,8 @@ class Gate:
             await send({"type": "websocket.close", "code": 1000})
             return
 
-        is_reduced = REDUCED in scope["query_string"].split(b"&") or path_of(scope) == "/embed"
+        path = path_of(scope)
+        is_reduced = REDUCED in scope["query_string"].split(b"&") or path == "/embed"
         headers = headers_of(self.limits, is_reduced)
 
         async def send_with_headers(message: Message) -> None:
@@ -171,16 +147,15 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
-        inside = Inside(scope, receive, send_with_headers)
         try:
-            await self._enter(inside)
+            with speaking(language_asked(scope) if OF_THE_PAGE.fullmatch(path) else "en"):
+                await self._door(path, scope)(scope, receive, send_with_headers)
         except NotLetIn as refused:
-            await _refuse(inside, refused)
+            await _answer(refused)(scope, receive, send_with_headers)
 
-    async def _enter(self, inside: Inside) -> None:
-        scope = inside.scope
+    def _door(self, path: str, scope: Scope) -> ASGIApp:
+        """What lets the request in."""
         scope["headers"] = [one for one in scope["headers"] if one[0] != b"x-gradio-server"]
-        path = path_of(scope)
         doors = {
             method: door
             for pattern, methods, door in self.doors
@@ -193,18 +168,13 @@ class Gate:
             methods = ", ".join((*doors, "OPTIONS"))
             status = 204 if scope["method"] == "OPTIONS" else 405
             raise NotLetIn(status, f"Only {methods} work here.", allow=methods)
-        await doors[scope["method"]](inside)
+        return doors[scope["method"]]
 
-    # What lets a request in.
+    async def _plain(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["query_string"] = b""  # the page's scripts read theirs in the browser
+        await self.app(scope, receive, send)
 
-    async def _let_in(self, inside: Inside) -> None:
-        await self.app(inside.scope, inside.receive, inside.send)
-
-    async def _plain(self, inside: Inside) -> None:
-        inside.scope["query_string"] = b""  # the page's scripts read theirs in the browser
-        await self._let_in(inside)
-
-    async def _view(self, inside: Inside) -> None:
+    async def _view(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a view of the page. The view waits for its turn to be made, and not until others have been
         read."""
         answer: list[Message] = []
@@ -212,55 +182,78 @@ class Gate:
         async def keep(message: Message) -> None:
             answer.append(message)
 
-        send, inside.send = inside.send, keep
         async with self.making:
-            await self._plain(inside)
+            await self._plain(scope, receive, keep)
         for message in answer:
             await send(message)
 
-    def _reading(self, bodies: Bodies) -> Door:
-        async def enter(inside: Inside) -> None:
-            async with bodies.held(inside, self._address(inside)):
-                await self._let_in(inside)
+    async def _with_body(self, bodies: Bodies, scope: Scope, receive: Receive, send: Send) -> None:
+        async with bodies.held(scope, receive, request_address(scope, self.limits)) as body:
+            await self.app(scope, _again(body, receive), send)
 
-        return enter
-
-    async def _tools(self, inside: Inside) -> None:
-        if inside.scope["method"] != "POST" and _listens(inside.scope):
+    async def _tools(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A stream would be kept for as long as the caller likes. The server's older transport (sse, messages)
+        # has no door for the same reason.
+        accepted = ",".join(Headers(scope=scope).getlist("accept"))
+        if scope["method"] != "POST" and "text/event-stream" in accepted:
             raise NotLetIn(405, "This server answers POST requests only.", allow="POST")
-        async with self.bodies.held(inside, self._address(inside)) as body:
+        async with self.bodies.held(scope, receive, request_address(scope, self.limits)) as body:
             if body:
-                asked = read_object(body)
-                check_unicode(asked)
-                check_no_file(asked)
-        await self._let_in(inside)
-
-    def _address(self, inside: Inside) -> str:
-        return request_address(inside.scope, self.limits)
+                check_for_tools(read_object(body))
+        await self.app(scope, _again(body, receive), send)
 
 
 def with_host(app: ASGIApp, limits: Limits, hosts: Hosts) -> ASGIApp:
     """Lets in only what `hosts` does. Gradio's own layers in front of the gate fail without a proper Host."""
 
     async def enter(scope: Scope, receive: Receive, send: Send) -> None:
+        door = app
         try:
             if scope["type"] == "http":
-                hosts.check(scope["headers"])
+                hosts.check(Headers(scope=scope))
         except NotLetIn as refused:
-            return await _refuse(Inside(scope, receive, send), refused, more=headers_of(limits))
-        await app(scope, receive, send)
+            door = _answer(refused)
+            door.raw_headers += headers_of(limits)
+        await door(scope, receive, send)
 
     return enter
 
 
-def _listens(scope: Scope) -> bool:
-    """Whether the request asks the tools' server for a stream, which would be kept for as long as the caller
-    likes. The server's older transport (sse, messages) has no door for the same reason."""
-    return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
-
-
-async def _refuse(inside: Inside, refused: NotLetIn, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+def _answer(refused: NotLetIn) -> Response:
     said = "" if refused.status == 204 else json.dumps({"detail": refused.sentence})
-    answer = Response(said, refused.status, refused.headers, "application/json")
-    answer.raw_headers += more
-    await answer(inside.scope, inside.receive, inside.send)
+    return Response(said, refused.status, refused.headers, "application/json")
+
+
+# The paths of what a page asks for by itself, and other programs do not call. Those are answered in English.
+OF_THE_PAGE = re.compile(r"/|/config|/specdemo/(runs|traces|halls)(/.*)?")
+
+
+def language_asked(scope: Scope) -> str:
+    """The language that is asked for, one of LANGUAGES: that of `lang` in the query, else that of `lang` in
+    the address in Referer, else the first known one of Accept-Language, which browsers send in order, else
+    the first. A value that is not one of LANGUAGES, or no language at all, asks for nothing."""
+    headers = Headers(scope=scope)
+    for asked in (scope["query_string"].decode("latin-1"), _query_of(headers.get("referer", ""))):
+        if found := _known(parse_qs(asked).get("lang", [""])[0]):
+            return found
+    accepted = headers.get("accept-language", "").split(",")
+    return next(filter(None, map(_known, accepted)), next(iter(LANGUAGES)))
+
+
+def _known(tag: str) -> str | None:
+    """The language in LANGUAGES that a tag names ("de-AT" is German), or None."""
+    main = re.split("[-;]", tag.strip().lower())[0]
+    return main if main in LANGUAGES else None
+
+
+def _query_of(address: str) -> str:
+    try:
+        return urlsplit(address).query
+    except ValueError:  # not an address
+        return ""
+
+
+def path_of(scope: Scope) -> str:
+    """The request's path without the prefix under which a proxy serves the page."""
+    path, prefix = scope["path"], scope.get("root_path", "").rstrip("/")
+    return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path

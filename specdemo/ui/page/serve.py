@@ -22,7 +22,6 @@ from specdemo.ui.front.checks import Hosts
 from specdemo.ui.front.connections import bound_connections
 from specdemo.ui.front.gate import Gate, with_host
 from specdemo.ui.front.gradio import PRIVATE_OPTIONS, choose_tools
-from specdemo.ui.front.language import Speaking
 from specdemo.ui.page.api import ENDPOINTS
 from specdemo.ui.page.frame import STATIC, scripts, scripts_path
 from specdemo.ui.page.page import Page
@@ -112,7 +111,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
 
     return {
         "routes": [_script_route(), Route("/embed", _embed), *demo.routes, health_route(queue)],
-        "middleware": [Middleware(Speaking), Middleware(Gate, limits)],
+        "middleware": [Middleware(Gate, limits)],
         "lifespan": lifespan,
         "openapi_url": None,
     }
