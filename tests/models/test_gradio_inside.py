@@ -5,7 +5,7 @@ from operator import attrgetter
 import gradio as gr
 from gradio.routes import App
 
-from specdemo.ui.front.gradio import PRIVATE
+from specdemo.ui.page.api import PRIVATE
 
 
 def test_gradio_still_has_each():

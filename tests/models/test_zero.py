@@ -19,8 +19,8 @@ from starlette.requests import Request
 import app
 from specdemo import PairError, Params, stream, zero
 from specdemo.runtime import attention, cuda
-from specdemo.ui.front.gradio import note_visitor
 from specdemo.ui.page import page
+from specdemo.ui.page.api import note_visitor
 from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue

@@ -202,5 +202,5 @@ def test_gradio_and_the_loaders_live_in_one_place_each():
     for name, file in modules().items():
         names = imported(file)
         if "gradio" in {module.split(".")[0] for module in names}:
-            assert name == "ui.front.gradio" or name.startswith("ui.page."), name
+            assert name.startswith("ui.page."), name
         assert not loaders & names or name == "loading.read", name

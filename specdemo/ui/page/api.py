@@ -1,4 +1,5 @@
-"""The API on Gradio: `generate` and `pairs`, the same as tools, and who calls."""
+"""The API on Gradio: `generate` and `pairs`, the same as tools, and who calls. Every private name of Gradio
+that is used at all is used here. PRIVATE says what each stands in for."""
 
 import asyncio
 import json
@@ -9,16 +10,18 @@ from dataclasses import fields
 from inspect import Parameter, Signature
 from itertools import groupby
 from typing import Any
+from uuid import uuid4
 
 import gradio as gr
+from gradio.context import LocalContext
+from starlette.requests import Request
 
 from specdemo.events import PARAMETERS, Params, Round, is_tree
 from specdemo.events.params import as_text, described
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.calls import Endpoint
-from specdemo.ui.front.gradio import caller_of
-from specdemo.ui.runs.limits import Limits, Visitor
+from specdemo.ui.runs.limits import Limits, Visitor, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_for_visitor, message_about
@@ -27,6 +30,14 @@ from specdemo.ui.view.texts import drafting_in_words
 from specdemo.words.catalogue import speaking
 
 _LOG = logging.getLogger(__name__)
+# The keys are private names, as paths from Gradio's objects.
+PRIVATE = {
+    "Blocks._queue.start": "leaving out the queue, whose tasks look a thousand times a second for events",
+    "Blocks.mcp_server_obj": "choosing which functions are tools",
+    "LocalContext.request": "telling ZeroGPU's package who asks by a route that is not Gradio's",
+}
+# Private options of launch(). Without `_frontend`, Gradio waits for its own page, and gives up after 3 s.
+PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
 SHOWN_ROUNDS = 200
 ARGUMENTS = {
@@ -112,6 +123,29 @@ def in_a_sentence(error: Exception) -> str:
     return str(message_about(error))
 
 
+def note_visitor(request: Request) -> None:
+    """Notes in this context who asks, as Gradio does for its events: ZeroGPU's package finds there whose
+    quota counts. The headers alone, since the context is kept as long as what is asked for."""
+    LocalContext.request.set(gr.Request(Request({"type": "http", "headers": request.scope["headers"]})))
+
+
+def choose_tools(demo: gr.Blocks) -> None:
+    """Leaves the two tools of Gradio's MCP server, whose functions are ENDPOINTS."""
+    served = demo.mcp_server_obj
+    if served is None:  # the package mcp is not installed
+        return
+    served.tool_to_endpoint = {served.tool_prefix + tool: f"/{name}" for tool, name in ENDPOINTS.items()}
+    for function in demo.fns.values():
+        if function.api_name in ENDPOINTS.values():
+            function.api_visibility = "private"  # the tools' server knows them by now, and nobody else is to
+    demo.config = demo.get_config_file()
+
+
+def leave_out_queue(demo: gr.Blocks) -> None:
+    """Nothing goes through Gradio's queue: front/calls.py answers the calls of the API."""
+    demo._queue.start = lambda: None  # type: ignore[method-assign]
+
+
 def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoint]:
     """Adds the API and the tools to the Blocks in whose context this is called. Returns what answers the
     calls of the API, by name."""
@@ -154,7 +188,8 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoi
                 since = report.until
 
     async def generate_in_words(request: gr.Request, *asked: Any) -> str:
-        async with aclosing(reports(caller_of(request, limits), *asked)) as following:
+        caller = Visitor(uuid4().hex, request_address(request.scope, limits))  # it has no session
+        async with aclosing(reports(caller, *asked)) as following:
             last = [report async for report in following][-1]
         return await asyncio.to_thread(trace_in_words, last.run.trace)
 

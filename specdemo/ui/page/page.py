@@ -24,9 +24,8 @@ with patch("inspect.getfile", side_effect=FileNotFoundError):
 from specdemo.events import LISTED, PARAMETERS, RULES, words_of_row
 from specdemo.events.trace import Trace
 from specdemo.ui.front.calls import Calls, Endpoint
-from specdemo.ui.front.gradio import leave_out_queue, note_visitor
 from specdemo.ui.page.alone import one_file
-from specdemo.ui.page.api import add_api, in_a_sentence
+from specdemo.ui.page.api import add_api, in_a_sentence, leave_out_queue, note_visitor
 from specdemo.ui.page.frame import frame, loader
 from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run

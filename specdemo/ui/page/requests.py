@@ -18,8 +18,8 @@ from starlette.routing import Route
 from specdemo.events import LISTED, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.checks import NotLetIn, name_in, read_json, short
-from specdemo.ui.front.gradio import note_visitor
 from specdemo.ui.page import links
+from specdemo.ui.page.api import note_visitor
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.board import (
     RECORDED_RUN,

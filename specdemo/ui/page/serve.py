@@ -21,8 +21,7 @@ from starlette.routing import Route
 from specdemo.ui.front.checks import Hosts
 from specdemo.ui.front.connections import bound_connections
 from specdemo.ui.front.gate import Gate, with_host
-from specdemo.ui.front.gradio import PRIVATE_OPTIONS, choose_tools
-from specdemo.ui.page.api import ENDPOINTS
+from specdemo.ui.page.api import PRIVATE_OPTIONS, choose_tools
 from specdemo.ui.page.frame import STATIC, scripts, scripts_path
 from specdemo.ui.page.page import Page
 from specdemo.ui.runs.limits import LOCAL, Limits
@@ -106,7 +105,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        choose_tools(demo, ENDPOINTS)  # before anybody asks for a description of the API
+        choose_tools(demo)  # before anybody asks for a description of the API
         yield
 
     return {
