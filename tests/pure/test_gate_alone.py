@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specdemo.ui.front.checks import NotLetIn
-from specdemo.ui.front.gate import MAKING, Bodies, Gate, language_asked
+from specdemo.ui.front.gate import Bodies, Gate, language_asked
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs.board import Board, Followed, recorded_run
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Limits
@@ -24,7 +24,7 @@ from tests.played import played
 from tests.pure.test_feed import ROUNDS, trace
 
 MOST, TOGETHER = 1_000, 4
-VIEWS = 5 * MAKING
+VIEWS = 5 * LOCAL.views_made
 PAGE = "http://localhost:7860/"
 
 
@@ -102,7 +102,7 @@ async def test_few_views_are_made_at_once_and_a_reader_who_stops_holds_nobody_up
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert most == MAKING
+    assert most == LOCAL.views_made
 
 
 def behind_the_gate(limits: Limits, *routes: Route) -> TestClient:

@@ -33,7 +33,8 @@ class Site:
         self.begun = self.ended = 0
         name = Parameter("text", Parameter.POSITIONAL_OR_KEYWORD)
         endpoints = {"count": Endpoint(self.count, [name]), "endless": Endpoint(self.endless)}
-        self.calls = Calls(LIMITS, endpoints, {5: "count", 6: "endless"}, lambda request: None, str)
+        numbers = dict(enumerate(endpoints.values(), 5))
+        self.calls = Calls(LIMITS, endpoints, numbers, lambda request: None, str)
         refused = {NotLetIn: lambda request, error: Response(error.sentence, error.status)}
         self.app = Starlette(routes=self.calls.routes(), exception_handlers=refused)
 
@@ -79,12 +80,12 @@ async def test_an_address_has_its_share_of_the_places_and_no_more():
 
 
 @played
-async def test_an_old_call_that_nobody_reads_goes_for_the_next_one_of_its_address(monkeypatch):
+async def test_an_old_call_that_nobody_reads_goes_for_the_next_one_of_its_address():
     site = Site()
     await site.call_often(8)
     first = next(iter(site.calls.calls))
     assert await site.call_often(1) == {429: 1}
-    monkeypatch.setattr(calls, "SHARE_SECONDS", -1.0)
+    site.calls.limits = replace(LIMITS, share_seconds=-1)
     assert await site.call_often(1) == {200: 1}
     assert first not in site.calls.calls and len(site.calls.calls) == 8
 

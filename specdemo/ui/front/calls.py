@@ -24,7 +24,6 @@ from specdemo.ui.front.checks import NotLetIn, name_in, number_in, read_json, sh
 from specdemo.ui.runs.limits import Limits, Refused, Visitor, request_address
 
 HEARTBEAT = 15.0  # s without a message, after which the reader gets one that says nothing
-SHARE_SECONDS = 2.0  # after which an unread call goes for the next one of its address, if that has its share
 # Characters that many readers of a stream, httpx among them, take for the end of a line. JSON allows them in
 # strings, and nowhere else.
 BREAKS = {sign: f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
@@ -82,14 +81,14 @@ Messages = asyncio.Queue[tuple[Call, str, str]]
 
 
 class Calls:
-    """The API's calls. endpoints: by name. numbers: the name of each by Gradio's number. note: called with a
+    """The API's calls. endpoints: by name. numbers: the same by Gradio's numbers. note: called with a
     request that makes a call, to note in its context who asks. in_words: what is told of an error."""
 
     def __init__(
         self,
         limits: Limits,
         endpoints: Mapping[str, Endpoint],
-        numbers: Mapping[int, str],
+        numbers: Mapping[int, Endpoint],
         note: Callable[[Request], None],
         in_words: Callable[[Exception], str],
     ) -> None:
@@ -123,7 +122,7 @@ class Calls:
         session, number = name_in(body, "session_hash"), number_in(body, "fn_index")
         if number not in self.numbers:
             raise NotLetIn(404, "There is no function of this number here.")
-        endpoint = self.endpoints[self.numbers[number]]
+        endpoint = self.numbers[number]
         return self._add(request, endpoint, endpoint.values_in(body.get("data")), session)
 
     async def call(self, request: Request) -> Response:
@@ -159,11 +158,11 @@ class Calls:
         try:
             first = self.limits.make_room(address, asked, unread)
         except Refused as error:
-            old = time.monotonic() - SHARE_SECONDS
+            old = time.monotonic() - self.limits.share_seconds
             first = next((one for one in unread if asked[one] == address and one.made < old), None)
             if first is None:
                 again = f"{self.limits.listen_seconds:.0f}"
-                raise NotLetIn(429, str(error), **{"retry-after": again}) from None
+                raise NotLetIn(429, str(error), {"retry-after": again}) from None
         if first:
             self._drop_unread(first.event)
 
@@ -174,8 +173,7 @@ class Calls:
     async def cancel(self, request: Request) -> Response:
         body = await read_json(request)
         call = self.calls.get(name_in(body, "event_id"))
-        number_in(body, "fn_index")
-        session = name_in(body, "session_hash")
+        session, _ = name_in(body, "session_hash"), number_in(body, "fn_index")
         if call and call.visitor.session == session and not call.is_cancelled:
             call.is_cancelled = True
             self._drop_unread(call.event)

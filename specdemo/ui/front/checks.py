@@ -23,7 +23,7 @@ DEPTH = 32  # of lists and objects within each other; a page sends 5
 class NotLetIn(Exception):
     """A request that is not let in: the status of its answer, the sentence that says why, and headers."""
 
-    def __init__(self, status: int, sentence: str, **headers: str) -> None:
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.headers = status, sentence, headers
 
@@ -87,8 +87,7 @@ def name_in(body: Mapping[str, Any], name: str) -> str:
 
 
 def number_in(body: Mapping[str, Any], name: str) -> int:
-    value = body.get(name)
-    if type(value) is int and abs(value) < 2**31:
+    if type(value := body.get(name)) is int and abs(value) < 2**31:
         return value
     raise NotLetIn(400, f"{name} must be a whole number.")
 

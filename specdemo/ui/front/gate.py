@@ -21,9 +21,9 @@ from specdemo.words.catalogue import LANGUAGES, speaking
 
 OWN_FRAMES = "'self' http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:*"
 SPACES_FRAMES = "'self' https://huggingface.co https://*.huggingface.co https://*.hf.space"
-
-
 REDUCED = b"frame=1"  # in a query: the page without anything to ask with, see page/serve.py
+RETRY_AFTER = 2  # s until it is worth another try when too much arrives
+READ_METHODS = ("GET", "HEAD")
 
 
 def headers_of(limits: Limits, reduced: bool = False) -> list[tuple[bytes, bytes]]:
@@ -35,14 +35,6 @@ def headers_of(limits: Limits, reduced: bool = False) -> list[tuple[bytes, bytes
         (b"referrer-policy", b"same-origin"),
         (b"content-security-policy", f"frame-ancestors {frames}".encode()),
     ]
-
-
-BODY_SECONDS, FILE_SECONDS = 30, 60  # that a body and a trace file may take to arrive
-BODIES_ARRIVING = 16  # times the largest body: what may arrive at once
-FILES_ARRIVING = 4  # times the largest trace file: what may arrive or wait to be read at once
-RETRY_AFTER = 2  # s until it is worth another try when too much arrives
-READ_METHODS = ("GET", "HEAD")
-MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
 
 
 class Bodies:
@@ -67,7 +59,9 @@ class Bodies:
                         self._take(address, len(part), len(body))
             except TimeoutError:
                 sentence = "The request's body took too long to arrive: send it again."
-                raise NotLetIn(408, sentence, connection="close") from None  # the rest of it may still come
+                raise NotLetIn(
+                    408, sentence, {"connection": "close"}
+                ) from None  # the rest of it may still come
             except ClientDisconnect:
                 raise NotLetIn(400, "The request ended before its body did.") from None
             yield bytes(body)
@@ -80,7 +74,7 @@ class Bodies:
             raise self._too_large()
         if not has_room:
             sentence = f"Too many requests arrive at once: busy, try again in about {RETRY_AFTER} s."
-            raise NotLetIn(429, sentence, **{"retry-after": str(RETRY_AFTER)})
+            raise NotLetIn(429, sentence, {"retry-after": str(RETRY_AFTER)})
 
     def _too_large(self) -> NotLetIn:
         size = f"{self.most // 2**20} MiB" if self.most >= 2**20 else f"{self.most // 1024} KiB"
@@ -102,20 +96,19 @@ class Gate:
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self.app, self.limits = app, limits
-        self.bodies = Bodies(limits.body_bytes, BODIES_ARRIVING, BODY_SECONDS)
-        body = partial(self._with_body, self.bodies)
-        trace = partial(self._with_body, Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS))
-        self.making = asyncio.Semaphore(MAKING)
+        self.bodies = Bodies(limits.body_bytes, limits.bodies_arriving, limits.body_seconds)
+        traces = Bodies(limits.trace_bytes, limits.traces_arriving, limits.trace_seconds)
+        body, trace = partial(self._with_body, self.bodies), partial(self._with_body, traces)
+        self.making = asyncio.Semaphore(limits.views_made)
         session = SESSION.pattern
         # The paths that are open, with their methods and what lets a request in.
         doors: tuple[tuple[str, tuple[str, ...], ASGIApp], ...] = (
             (r"/|/config", READ_METHODS, self._view),
             (r"/embed", READ_METHODS, app),  # answers with an address that has the same query
-            (r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS, self._plain),
+            (r"/health|/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS, self._plain),
             # Gradio makes file names of these, which are bounded.
             (r"/(assets|static)(/[\w@-][\w.@-]{0,99}){1,9}", READ_METHODS, self._plain),
             (r"/specdemo/[0-9a-f]+/\w+/[\w.-]+", READ_METHODS, self._plain),
-            (r"/health", READ_METHODS, self._plain),
             (r"/gradio_api/(info|openapi\.json|startup-events)", READ_METHODS, self._plain),
             (rf"/gradio_api/heartbeat/{session}", ("GET",), self._plain),
             (r"/gradio_api/queue/data", ("GET",), app),
@@ -131,13 +124,9 @@ class Gate:
         self.doors = [(re.compile(path, re.ASCII), methods, door) for path, methods, door in doors]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":  # the server speaks nothing but HTTP
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets here
-            await send({"type": "websocket.close", "code": 1000})
-            return
-
         path = path_of(scope)
         is_reduced = REDUCED in scope["query_string"].split(b"&") or path == "/embed"
         headers = headers_of(self.limits, is_reduced)
@@ -167,7 +156,7 @@ class Gate:
         if scope["method"] not in doors:
             methods = ", ".join((*doors, "OPTIONS"))
             status = 204 if scope["method"] == "OPTIONS" else 405
-            raise NotLetIn(status, f"Only {methods} work here.", allow=methods)
+            raise NotLetIn(status, f"Only {methods} work here.", {"allow": methods})
         return doors[scope["method"]]
 
     async def _plain(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +185,7 @@ class Gate:
         # has no door for the same reason.
         accepted = ",".join(Headers(scope=scope).getlist("accept"))
         if scope["method"] != "POST" and "text/event-stream" in accepted:
-            raise NotLetIn(405, "This server answers POST requests only.", allow="POST")
+            raise NotLetIn(405, "This server answers POST requests only.", {"allow": "POST"})
         async with self.bodies.held(scope, receive, request_address(scope, self.limits)) as body:
             if body:
                 check_for_tools(read_object(body))

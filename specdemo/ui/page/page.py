@@ -97,9 +97,8 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         with speaking(tag):
             demo.others = demo.others | {tag: _built(models, queue, limits).config}
     demo.board = board
-    numbers = {
-        number: str(one.api_name) for number, one in demo.fns.items() if one.api_name in demo.endpoints
-    }
+    names = {number: str(one.api_name) for number, one in demo.fns.items()}
+    numbers = {number: demo.endpoints[name] for number, name in names.items() if name in demo.endpoints}
     demo.calls = Calls(limits, demo.endpoints, numbers, note_visitor, in_a_sentence)
     asked = PageRequests(models, queue, board, limits)
     demo.routes = [

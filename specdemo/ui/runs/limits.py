@@ -37,7 +37,12 @@ class Limits:
     # The most bytes of a trace file that is opened; 10,000 tokens with five alternatives take about 11
     # million.
     trace_bytes: int = 16 * MIB
+    trace_seconds: float = 60  # that one may take to arrive
+    traces_arriving: int = 4  # times the largest: what may arrive or wait to be read at once
     body_bytes: int = 2 * MIB  # of any other request
+    body_seconds: float = 30
+    bodies_arriving: int = 16
+    views_made: int = 4  # of the page at once, each from a copy of its whole config
     prompt_characters: int = 1_000_000  # or token ids
     max_new_tokens: int = 32_768
     alternatives: int = 50
@@ -51,6 +56,9 @@ class Limits:
     uncollected: int = 500  # requests whose answer nobody has begun to read
     uncollected_of_address: int = 250  # those of one address among them
     listen_seconds: float = 20  # after which such a request is dropped
+    share_seconds: float = (
+        2  # after which it goes for a call of the API from its address, if that has its share
+    )
     connections: int = 2_000  # open at once; fewer where the system lets the process open fewer files
     header_seconds: float = 20  # in which a connection has to send a whole request's headers
     reader_seconds: float = 120  # that a reader may take nothing of its answer: a laptop may have slept
