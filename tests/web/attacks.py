@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from math import inf, nan
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tests.web.conftest import RECORDED
 
@@ -57,6 +58,9 @@ def hosts(site: Site) -> Iterator[Sent]:
     for host in ("999.999.999.999", "[::g]", "a b", "a/b", "x" * 300, "http://x", "1:99999999", "a@b"):
         yield Sent("GET", "/config", 403, "This page is not known as", headers={"Host": host})
         yield Sent("GET", "/config", 400, "x-forwarded-host", headers={"X-Forwarded-Host": host})
+        yield Sent("GET", "/config", 403, "may not use this one", headers={"Origin": host})
+        for name in ("X-Forwarded-Proto", "Cookie"):
+            yield Sent("GET", "/config", 200, '"components"', headers={name: host})
     for host in ("localhost:7860", "[::1]:80", "10.0.0.1", "a_b.example", "", "a, b"):
         yield Sent("GET", "/health", 200, "ok", headers={"X-Forwarded-Host": host})
     yield Sent("GET", "/health", 200, "ok", headers={"Host": site.host.replace("127.0.0.1", "localhost")})
@@ -89,10 +93,10 @@ def calls(site: Site) -> Iterator[Sent]:
     for name in (None, 5, "", "a b", "x" * 65, "a\n"):
         yield post(JOIN, event(session_hash=name), 400, "session_hash")
         yield post(CANCEL, {"fn_index": 1, "event_id": "b", "session_hash": name}, 400, "session_hash")
-    for name in (None, "x", True):
-        yield post(JOIN, event(fn_index=name), 400, "fn_index")
-        yield post(CANCEL, event(event_id="b") | {"fn_index": name}, 400, "fn_index")
         yield post(CANCEL, event(event_id=None), 400, "event_id")
+    for wrong in (None, "x", True, [], 2**31):
+        yield post(JOIN, event(fn_index=wrong), 400, "fn_index must be a whole number")
+        yield post(CANCEL, event(event_id="b", fn_index=wrong), 400, "fn_index must be a whole number")
     for unknown in (0, 999):
         yield post(JOIN, event(fn_index=unknown), 404, "There is no function of this number")
     yield post(JOIN, event(trigger_id=7, event_data=FILE), 200)
@@ -106,10 +110,10 @@ def calls(site: Site) -> Iterator[Sent]:
     yield post(CALL, {"prompt": "", "gama": 1}, 400, 'no argument \\"gama\\"; it takes prompt, pair')
     yield post("/gradio_api/call/show", {"data": []}, 404, "There is no endpoint of this name")
     yield post("/gradio_api/run/predict", event(), 404, "There is nothing here")
-    for path in (f"{DATA}?session_hash=nobody", f"{PLAIN_CALL}/nothing", f"{CALL}/nothing"):
-        yield Sent("GET", path, 404, "There is no")
     for query in ("", "?session_hash=s&session_hash=t"):
         yield Sent("GET", f"{DATA}{query}", 400, "session_hash must be given once")
+    for path in (f"{DATA}?session_hash=nobody", f"{PLAIN_CALL}/nothing", f"{CALL}/nothing"):
+        yield Sent("GET", path, 404, "There is no")
 
 
 def of_the_page(site: Site) -> Iterator[Sent]:
@@ -183,4 +187,25 @@ def of_no_door(site: Site) -> Iterator[Sent]:
     yield Sent("HEAD", "/", 200)
 
 
-ATTACKS = (from_another_site, hosts, bodies, calls, of_the_page, of_the_tools, traces, of_no_door)
+def to_files(site: Site) -> Iterator[Sent]:
+    bases = ("/assets/", "/static/", "/specdemo/", "/specdemo/runs/", "/gradio_api/file=", "/file=", "/")
+    bases += ("/gradio_api/proxy=", "/gradio_api/custom_component/x/client/template/")
+    for climb in (
+        "",
+        "../../../../",
+        "..%2f" * 4,
+        "%2e%2e/" * 4,
+        "%252e%252e/",
+        "%00",
+        "file:///",
+        "a" * 3000,
+    ):
+        for base in bases:
+            yield Sent("GET", quote(f"{base}{climb}etc/passwd", safe="/%?=:&;$"), 404)
+        yield Sent("GET", f"/config?deep_link={climb}etc/passwd", 200, '"components"')
+    upload = b'--x\r\nContent-Disposition: form-data; name="files"; filename="../../a"\r\n\r\n{}\r\n--x--\r\n'
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    yield post("/gradio_api/component_server", upload, 404, "There is nothing here.", form)
+
+
+ATTACKS = (to_files, from_another_site, hosts, bodies, calls, of_the_page, of_the_tools, traces, of_no_door)

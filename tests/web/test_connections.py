@@ -88,6 +88,15 @@ def test_a_flood_of_half_sent_headers_shuts_nobody_out(server, many_files):
 
 
 @pytest.mark.slow
+def test_a_second_host_and_what_is_no_length_are_refused_before_the_gate(server):
+    """The gate reads one Host, and a length as a number."""
+    lengths = ("many", "+1", "1_0", "9" * 5000, "1\r\nContent-Length: 2")
+    for header in ("Host: evil.example", *(f"Content-Length: {length}" for length in lengths)):
+        with connected(server.url, request(server.url, "POST /specdemo/runs", header)) as refused:
+            assert refused.recv(100).startswith(b"HTTP/1.1 400 "), header[:50]
+
+
+@pytest.mark.slow
 def test_what_is_no_http_and_an_end_during_an_upload_write_no_traceback(server):
     """It ends the server, so it is the last one here."""
     for path in POSTS:

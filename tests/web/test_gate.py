@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import gradio as gr
 import httpx
@@ -91,7 +91,7 @@ def test_it_is_refused_in_a_sentence(server, attacks):
             assert answer.status_code == one.status and one.named in answer.text, case
             assert answer.headers["X-Content-Type-Options"] == "nosniff", case
             assert "access-control-allow-origin" not in answer.headers, case
-            if one.status >= 400 and one.method != "HEAD":
+            if one.status >= 400 and one.named:
                 sentence = answer.json()["detail"]
                 assert len(sentence.split(". ")) == 1 and sentence.endswith("."), case
     attack.held()
@@ -106,28 +106,6 @@ def test_the_page_itself_may_do_all_of_it_and_half_a_surrogate_pair_is_refused(s
     event = httpx.post(f"{server.url}{CALL}", **half).json()["event_id"]
     answer = httpx.get(f"{server.url}{CALL}/{event}", timeout=60).text
     assert "event: error" in answer and "prompt must be Unicode text" in answer
-
-
-def test_paths_and_headers_lead_nowhere(server):
-    """Nor to the files of the server; and Gradio works out its own address from the headers."""
-    attack = Attack(server)
-    bases = ("/assets/", "/static/", "/specdemo/", "/specdemo/runs/", "/gradio_api/file=", "/file=", "/")
-    bases += ("/gradio_api/proxy=", "/gradio_api/custom_component/x/client/template/", "/config?deep_link=")
-    climbs = ("", "../../../../", "..%2f" * 4, "%2e%2e/" * 4, "%252e%252e/", "%00", "file:///", "a" * 3000)
-    hosts = ("a b", "[::1", "é", "x" * 5000, "http://evil", "1:99999999", "a@b")
-    names = ("Host", "X-Forwarded-Host", "X-Forwarded-Proto", "Origin", "Cookie")
-    with httpx.Client(timeout=120) as client:
-        for base in bases:
-            for climb in climbs:
-                path = quote(f"{base}{climb}etc/passwd", safe="/%?=:&;$")
-                assert attack.send(client, "GET", path).status_code != 200 or "?" in base, path
-        for name in names:
-            for host in hosts:
-                answer = attack.send(client, "GET", "/config", headers=[(name, host.encode())])
-                assert answer.status_code != 200 or "evil" not in answer.text
-        upload = {"files": {"files": ("../../a", b"{}")}}
-        attack.send(client, "POST", "/gradio_api/component_server", **upload)
-    attack.held()
 
 
 ASKED = {"run": "first", "prompts": "this", "gamma": 3, "stop": 1, "round": 0, "seed": 7, "works": "chat"}
