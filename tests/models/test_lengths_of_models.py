@@ -1,7 +1,6 @@
 """What drafting costs, from which `gamma="auto"` chooses how long a draft is."""
 
 from specdemo import Params, load_pair
-from specdemo.drafters.dflash import Markov
 from specdemo.drafters.table import BY_METHOD, ByDrafter
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.weights import weight_bytes
@@ -23,7 +22,7 @@ def test_drafting_costs_the_share_of_weights_that_it_reads():
 def test_a_block_costs_what_it_reads_however_long_it_is():
     """The target's output layer is read, and a Markov head's once for each token."""
     target = tiny(num_hidden_layers=4)
-    kinds = {"block": {}, "some": {"draft_ids": [1, 2, 3]}, "markov": {"markov": Markov(8, "vanilla")}}
+    kinds = {"block": {}, "some": {"draft_ids": [1, 2, 3]}, "markov": {"markov_rank": 8}}
     for name, options in kinds.items():
         head = tiny_block_head(target, **options)
         head.attach_verifier(target)

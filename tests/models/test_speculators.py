@@ -188,7 +188,7 @@ def test_heads_of_eagle_are_told_by_their_tensors_or_their_class(tmp_path, optio
 
 def test_a_block_head_is_what_was_saved(tmp_path):
     """Copies of the target's weights, which older versions of speculators save, are not read."""
-    options = dict(draft_ids=[*range(0, 304, 2)], has_confidence=True, confidence_sees_token=False)
+    options = dict(draft_ids=[*range(0, 304, 2)], has_confidence=True)
     head = tiny_block_head(tiny(**SHAPE), **options)
     folder = save_block_head(head, tmp_path)
     copies = {name: torch.zeros(304, 64) for name in ("embed_tokens.weight", "verifier_lm_head.weight")}
