@@ -36,10 +36,8 @@ from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDra
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
-from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
-from specdemo.runtime.weights import weight_bytes
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
 OWN = "dflash_config"  # where the authors keep what is not the layers'
@@ -65,7 +63,6 @@ class DFlashConfig(HeadConfig):
     markov_rank: Annotated[int, Field(ge=0, le=MOST_UNITS)] = 0  # r, of DSpark's Markov head; 0: it has none
     markov_type: Literal["vanilla"] = Field("vanilla", alias="markov_head_type")
     has_confidence: bool = Field(False, alias="enable_confidence_head")
-    guesses_block: bool = False  # its config.json does not give the block's size
 
     def __post_init__(self) -> None:
         if self.places < 1:
@@ -107,7 +104,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     known: dict[str, Any] = {"layer": layer}
     if given.is_authors:
         raw |= raw.get(OWN) or {}  # either place is used
-        known |= {"draft_vocab_size": layer.vocab_size, "guesses_block": "block_size" not in raw}
+        known["draft_vocab_size"] = layer.vocab_size
         # They call the target's module; speculators trains on its raw weight.
         raw = {"block_size": 16, "input_embedding_scale": None} | raw
     else:
@@ -147,6 +144,7 @@ class DFlashHead(DraftHead):
     kind = "dflash"
     config: DFlashConfig
     reads_context: ClassVar[bool] = True
+    drafts_at_once: ClassVar[bool] = True
     norm: RMSNorm
 
     def __init__(self, config: DFlashConfig):
@@ -163,20 +161,9 @@ class DFlashHead(DraftHead):
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config) if config.has_confidence else None
 
-    def guessed(self, depth: int) -> dict[str, str]:
-        return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
-
     @property
     def embedding_scale(self) -> float:
         return self.config.embedding_scale or self.targets_scale
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """A block reads all weights but a Markov head's, and the target's output layer if it is used; each
-        place's bias reads those of the Markov head's."""
-        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.output_layer]
-        block = sum(parameter.nbytes for part in parts for parameter in part.parameters())
-        bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
-        return DraftingCost(token=bias / weight_bytes(target), draft=block / weight_bytes(target))
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         return super().decoder(
@@ -328,15 +315,6 @@ class DFlash2Head(DFlashHead):
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (Convolution(config) for _ in range(2))
         self.candidate_selector = CandidateSelector(config)
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """Each token also reads rows of the codebooks: of the token before, and of its candidates."""
-        rows = (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
-        gates = self.candidate_selector.hidden_projection.weight.nbytes
-        return DraftingCost(
-            token=rows / weight_bytes(target),
-            draft=super().cost(target).draft + gates / weight_bytes(target),
-        )
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         raise ValueError("its layers have convolutions")

@@ -176,10 +176,6 @@ class Eagle3Head(PairHead):
         self.norm = norm(size)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False)
 
-    def guessed(self, depth: int) -> dict[str, str]:
-        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
-        return {} if self.config.layer_ids else {LAYER_IDS: layers}
-
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
         return super().decoder(

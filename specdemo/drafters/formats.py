@@ -182,8 +182,10 @@ class HeadDrafting(Drafting[DraftHead]):
             )
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
-        guessed = model.guessed(target.config.get_text_config().num_hidden_layers)
-        return [message("guessed", name=name, value=value) for name, value in guessed.items()]
+        if getattr(model.config, "layer_ids", ()) is not None:
+            return []
+        ids = model.config.layer_ids_for(target.config.get_text_config().num_hidden_layers)
+        return [message("guessed", name=eagle.LAYER_IDS, value=", ".join(map(str, ids)))]
 
     def needs_targets_device(self, model: DraftHead) -> str | None:
         is_apart = model.embed_tokens is not None

@@ -117,11 +117,6 @@ class DraftHead(Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
-    def guessed(self, depth: int) -> dict[str, str]:
-        """What its config.json leaves out and nothing else tells, by its name there: what is taken for a
-        target of so many layers."""
-        return {}
-
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """A forward reads all its weights, and the target's output layer where it has none of its own."""
         output = 0 if self.lm_head is not None else held_bytes(target.get_output_embeddings())
