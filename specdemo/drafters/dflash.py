@@ -32,8 +32,8 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind
-from specdemo.drafters.model import DraftInput
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKind
+from specdemo.drafters.model import DraftInput, HeadDrafter
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates

@@ -9,8 +9,7 @@ import pytest
 
 import specdemo.runtime.cache
 from specdemo import Params, Round, stream
-from specdemo.drafters.eagle import EagleDrafter
-from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.model import EagleDrafter, ModelDrafter
 from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from specdemo import PairError, Params, generate, load_pair, stream
+from specdemo.drafters.configs import kind_in
 from specdemo.drafters.dflash import WHOLE_BLOCK
-from specdemo.drafters.formats import describes_head, read_speculator
+from specdemo.drafters.table import HEAD
 from specdemo.errors import LoadError
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.weights import held_bytes
@@ -137,7 +138,7 @@ def test_layers_that_the_authors_name_are_read(saved, tmp_path):
     head = tiny_head(tiny(**SHAPE))
     named = {"eagle_aux_hidden_state_layer_ids": [1, 2]}
     folder = save_authors_head(head, tmp_path / "named", eagle_config=named)
-    assert read_speculator(folder)[1].layer_ids == (1, 2)
+    assert HEAD.config(folder).layer_ids == (1, 2)
     head = tiny_head(tiny(**SHAPE), layer_ids=None)
     folder = save_authors_head(head, tmp_path / "usual")
     deep = tiny(**SHAPE, num_hidden_layers=8)
@@ -165,8 +166,8 @@ NO_HEADS = [
 def test_other_models_are_no_heads(saved, tmp_path):
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
-        assert not describes_head(tmp_path)
-    assert not describes_head(saved / "drafter"), "a small model is none"
+        assert kind_in(tmp_path) == "model"
+    assert kind_in(saved / "drafter") == "model"
 
 
 @pytest.mark.parametrize(
@@ -212,13 +213,13 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
         ({"is_causal": True, "sliding_window_non_causal": True}, (RowMask(4), RowMask())),
     ):
         change_config(folder, **own)
-        assert read_speculator(folder)[1].masks == masks
+        assert HEAD.config(folder).masks == masks
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other")
-    assert read_speculator(folder)[1].masks == (WHOLE_BLOCK,) * 2, "no layer slides"
+    assert HEAD.config(folder).masks == (WHOLE_BLOCK,) * 2, "no layer slides"
     change_config(folder, "transformer_layer_config", **MIXED, sliding_window=4)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
-        assert read_speculator(folder)[1].masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
+        assert HEAD.config(folder).masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
 
 
 def test_what_its_authors_scale_is_scaled(tmp_path):
@@ -226,7 +227,7 @@ def test_what_its_authors_scale_is_scaled(tmp_path):
     changes = {"input_embedding_scale": 8.0, "output_multiplier": 0.5, "final_logit_softcapping": 30}
     own = {"mask_token_id": 2, "target_layer_ids": [0], "block_size": 3, **changes}
     folder = save_authors_block_head(head, tmp_path, block_size=None, dflash_config=own)
-    _, config = read_speculator(folder)
+    config = HEAD.config(folder)
     assert (config.embedding_scale, config.logit_scale, config.logit_cap) == (8.0, 0.5, 30.0)
     assert (config.block_size, config.mask_token_id) == (3, 2)
 
