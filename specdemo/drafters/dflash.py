@@ -116,7 +116,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     keys = {"layer_ids": "target_layer_ids"} if given.is_authors else {}
     read = given.read(config, raw, keys=keys, **known)
     if given.is_authors:  # who mean the outputs of their layers
-        read = given.read(config, {}, **vars(read) | {"layer_ids": tuple(i + 1 for i in read.layer_ids)})
+        read = replace(read, layer_ids=tuple(i + 1 for i in read.layer_ids))
     return read
 
 

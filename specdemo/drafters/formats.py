@@ -28,7 +28,7 @@ from specdemo.errors import LoadError, PairError, in_short
 from specdemo.events import DRAFTER_KINDS
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import CachedLM, context_of, logits_width
-from specdemo.runtime.weights import stored_tensors, weight_files
+from specdemo.runtime.weights import held_bytes, stored_tensors, weight_bytes, weight_files
 from specdemo.words.message import Message, message
 
 # Copies of the target's, some of them for training alone.
@@ -137,8 +137,12 @@ class HeadDrafting(Drafting[DraftHead]):
         return kind.cached(model, target, compiled=kind.compiles and is_here)
 
     def cost(self, pair: PairModels, params: object) -> DraftingCost:
-        assert isinstance(pair.drafter, DraftHead)
-        return pair.drafter.cost(pair.target)
+        """A forward reads all its weights, and the target's output layer where it has none of its own."""
+        head, target = pair.drafter, pair.target
+        assert isinstance(head, DraftHead)
+        output = 0 if head.lm_head is not None else held_bytes(target.get_output_embeddings())
+        share = (weight_bytes(head) + output) / weight_bytes(target)
+        return DraftingCost(draft=share) if head.drafts_at_once else DraftingCost(token=share)
 
     def longest_draft(self, model: DraftHead) -> int | None:
         return model.places

@@ -20,7 +20,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, HeadJson, LayerConfig
 from specdemo.engine.draft import Drafter
-from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches
@@ -30,7 +29,6 @@ from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
-from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.words.message import message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
@@ -115,12 +113,6 @@ class DraftHead(Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """A forward reads all its weights, and the target's output layer where it has none of its own."""
-        output = 0 if self.lm_head is not None else held_bytes(target.get_output_embeddings())
-        share = (weight_bytes(self) + output) / weight_bytes(target)
-        return DraftingCost(draft=share) if self.drafts_at_once else DraftingCost(token=share)
-
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
@@ -143,7 +135,7 @@ class DraftHead(Module):
 
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Takes the target whose embeddings and output layer it uses where it has none of its own.
-        `loading.load.check_fits` checks that the two fit each other."""
+        `loading.checks.check_fits` checks that the two fit each other."""
         self.verifier, self.targets_scale = ref(target), embedding_scale(target.get_input_embeddings())
 
     @property
