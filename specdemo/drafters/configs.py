@@ -25,7 +25,6 @@ SPECULATOR = "speculators_model_type"  # a key of the speculators format alone
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
 # The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
 ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
-HAVE_NO_TOKENIZER = ("head", "assistant")  # of what `kind_in` says: those that read a target's tokens
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 WINDOWS = ("full_attention", "sliding_attention")  # kinds of layers
 ROTATIONS = ("default", "linear", "dynamic", "yarn", "llama3")  # kinds of rotary positions

@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, constants, get_token, hf_hub_download, try_to
 from huggingface_hub.errors import RemoteEntryNotFoundError
 from tqdm import tqdm
 
-from specdemo.drafters.configs import HAVE_NO_TOKENIZER, kind_in
+from specdemo.drafters.table import kind_in
 from specdemo.errors import LoadError, PairError, gated_error, load_errors, other_kind
 from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
@@ -53,11 +53,6 @@ def folder_of(part: Part) -> Path:
     return NOWHERE
 
 
-def has_config(part: Part) -> bool:
-    """Whether the config can be read without a request to the hub."""
-    return folder_of(part) != NOWHERE
-
-
 def _names_here(part: Part) -> list[str]:
     """The names of the model's files on this machine; from the cache, of those alone that can be read."""
     folder, is_own = folder_of(part), os.path.isdir(part.place)
@@ -84,7 +79,7 @@ def _is_whole(part: Part) -> bool:
     folder, names = folder_of(part), {*_names_here(part)}
     if not names or part.adapter is None and ADAPTER_CONFIG in names:  # an adapter, and not the base of one
         return ADAPTER_WEIGHTS in names
-    if kind_in(folder) not in HAVE_NO_TOKENIZER and not has_tokenizer(part):
+    if not kind_in(folder).is_for_a_target and not has_tokenizer(part):
         return False
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
         return {file.name for file in weight_files(folder)} <= names
@@ -175,7 +170,7 @@ def check_access(parts: Iterable[Part]) -> None:
     if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
         return
     for part in parts:
-        if part.place in GATED and not has_config(part):
+        if part.place in GATED and folder_of(part) == NOWHERE:
             raise gated_error(part.role, part.id)
 
 

@@ -24,13 +24,13 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
-from specdemo.drafters.table import HEAD, kind_in
+from specdemo.drafters.table import HEAD, kind_in, kind_of
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
 from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer
-from specdemo.loading.plan import check_quantize
-from specdemo.loading.request import Part
+from specdemo.loading.request import Part, dtype_name
 from specdemo.runtime import cuda
+from specdemo.runtime.device import quantized_kinds
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.runtime.weights import is_dense, stored_tensors
@@ -153,6 +153,24 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         checkpoints.quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
     model.loaded_as = tuple(notes)
     return model
+
+
+def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
+    """PairError if the model, or its skeleton, cannot be quantised as the part asks."""
+    if part.quantize is None:
+        return
+    asked = {"model": part.named, "given": part.quantize}
+    if kind_of(skeleton) is HEAD:
+        raise PairError(about("quantize", "head_unquantised", **asked))
+    layers = checkpoints.quantized_layers(skeleton)
+    if not layers:
+        raise PairError(about("quantize", "nothing_to_quantise", **asked))
+    if part.device == "cpu":
+        return
+    kinds = quantized_kinds(part.device, dtype, layers)
+    if part.quantize not in kinds:
+        asked |= {"names": ", ".join(["none", *kinds]), "device": part.device, "dtype": dtype_name(dtype)}
+        raise PairError(about("quantize", "needs_kernels", **asked))
 
 
 class RandomNumbersAlone(TorchDispatchMode):
