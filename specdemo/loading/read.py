@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import Linear, Module
+from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
@@ -21,7 +21,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     QuantoConfig,
 )
-from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
 from specdemo.drafters.table import HEAD, kind_in, kind_of
@@ -149,8 +148,8 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
     if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
         # transformers before 5.21 chooses torch's attention for Gemma 2, which ignores the cap on scores.
         model.set_attn_implementation("eager")
-    if part.quantize:
-        checkpoints.quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
+    if part.quantize and not quantize_now:
+        checkpoints.quantise_layers(model, part.quantize)
     model.loaded_as = tuple(notes)
     return model
 
