@@ -22,16 +22,7 @@ from torch.nn import Embedding, Linear, Module, Parameter, RMSNorm
 from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
-from specdemo.drafters.configs import (
-    MOST_UNITS,
-    PYDANTIC,
-    WINDOWS,
-    HeadConfig,
-    HeadJson,
-    LayerIds,
-    Tokens,
-    Units,
-)
+from specdemo.drafters.configs import PYDANTIC, WINDOWS, HeadConfig, HeadJson, LayerIds, Tokens, Units
 from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKind
 from specdemo.drafters.model import DraftInput, HeadDrafter
 from specdemo.engine.draft import Draft
@@ -60,7 +51,7 @@ class DFlashConfig(HeadConfig):
     logit_scale: Number | None = Field(1.0, alias="output_multiplier")  # None, 0: 1
     # c: logits x become c * tanh(x / c); None, 0: they are left.
     logit_cap: Number | None = Field(None, alias="final_logit_softcapping")
-    markov_rank: Annotated[int, Field(ge=0, le=MOST_UNITS)] = 0  # r, of DSpark's Markov head; 0: it has none
+    markov_rank: Units | Literal[0] = 0  # r, of DSpark's Markov head; 0: it has none
     markov_type: Literal["vanilla"] = Field("vanilla", alias="markov_head_type")
     has_confidence: bool = Field(False, alias="enable_confidence_head")
 

@@ -138,10 +138,10 @@ class HeadDrafting(Drafting[DraftHead]):
 
     def cost(self, pair: PairModels, params: object) -> DraftingCost:
         """A forward reads all its weights, and the target's output layer where it has none of its own."""
-        head, target = pair.drafter, pair.target
-        assert isinstance(head, DraftHead)
-        output = 0 if head.lm_head is not None else held_bytes(target.get_output_embeddings())
-        share = (weight_bytes(head) + output) / weight_bytes(target)
+        head, target, output = pair.drafter, pair.target, pair.target.get_output_embeddings()
+        assert isinstance(head, DraftHead) and output is not None
+        read = weight_bytes(head) + (held_bytes(output) if head.lm_head is None else 0)
+        share = read / weight_bytes(target)
         return DraftingCost(draft=share) if head.drafts_at_once else DraftingCost(token=share)
 
     def longest_draft(self, model: DraftHead) -> int | None:
