@@ -41,7 +41,7 @@ from specdemo.events.speedup import (
 )
 from specdemo.events.thoughts import Thoughts
 from specdemo.events.trace import Trace
-from specdemo.loading.load import look_at
+from specdemo.loading.checks import look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps

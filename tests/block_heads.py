@@ -101,8 +101,9 @@ def block_logits(
         logits = config.logit_cap * torch.tanh(logits / config.logit_cap)
     if isinstance(config, DFlash2Config):
         return selected(config, weights, x, logits, [text[-1], *draft[:-1]])
-    if config.markov:
-        logits = logits + markov_biases(head, weights, x, text[-1], draft)
+    if config.markov_rank:
+        first, second = (weights[f"markov_head.markov_w{which}.weight"] for which in (1, 2))
+        logits = logits + first[[text[-1], *draft[:-1]]] @ second.T
     if head.d2t is None:
         return logits
     wide = torch.full((len(draft), config.layer.vocab_size), -torch.inf).double()
@@ -157,30 +158,6 @@ def selected(config: DFlash2Config, weights, x: Tensor, logits: Tensor, before: 
     return result
 
 
-def markov_biases(head, weights, x: Tensor, anchor: int, draft: list[int]) -> Tensor:
-    """[K, Vd]. x [K, H]: the hidden states of the rows that draft. An rnn has run over the anchor's row, too,
-    where that drafts nothing; its hidden state is not in x, so such a head cannot be tried here."""
-    kind, w1 = head.config.markov.kind, weights["markov_head.markov_w1.weight"]
-    state, biases = torch.zeros(w1.shape[1]).double(), []
-    assert kind != "rnn" or head.config.samples_from_anchor
-    for hidden, token in zip(x, [anchor, *draft[:-1]], strict=True):
-        said = w1[token]
-        if kind == "gated":
-            gate = linear(weights, "markov_head.gate_proj", torch.cat([hidden, said])).sigmoid()
-            said = gate * said
-        elif kind == "rnn":
-            joint = linear(weights, "markov_head.joint_proj", torch.cat([state, said, hidden]))
-            gate, candidate, output = joint.chunk(3)
-            state = gate.sigmoid() * state + (1 - gate.sigmoid()) * candidate.tanh()
-            said = output.tanh()
-        biases.append(weights["markov_head.markov_w2.weight"] @ said)
-    return torch.stack(biases)
-
-
-def linear(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
-
-
 def sizes_of_second(config: DFlashConfig) -> dict[str, int]:
     """What config.json says of a DFlash 2 head alone."""
     is_second = isinstance(config, DFlash2Config)
@@ -190,7 +167,7 @@ def sizes_of_second(config: DFlashConfig) -> dict[str, int]:
 def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, **changes) -> Path:
     """Writes a head as the speculators library does. changes: of config.json."""
     own = head.config
-    is_dspark = own.markov is not None or own.has_confidence
+    is_dspark = bool(own.markov_rank) or own.has_confidence
     config = sizes_of_second(own) | {
         "speculators_model_type": "dspark" if is_dspark else head.kind,
         "block_size": own.block_size,
@@ -203,10 +180,9 @@ def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, *
     }
     if is_dspark:
         config |= {
-            "markov_rank": own.markov.rank if own.markov else 0,
-            "markov_head_type": own.markov.kind if own.markov else "vanilla",
+            "markov_rank": own.markov_rank,
+            "markov_head_type": "vanilla",
             "enable_confidence_head": own.has_confidence,
-            "confidence_head_with_markov": own.confidence_sees_token,
         }
     return write_head(path, config | changes, head.state_dict())
 

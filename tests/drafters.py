@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, logging
 
-from specdemo.drafters.dflash import Markov
 from specdemo.engine.sampling import uniforms
 from tests.block_heads import DFLASH2, block_logits, save_authors_block_head, save_block_head, tiny_block_head
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, change_config, gemma4, gemma4_assistant, model_with_mtp
@@ -25,7 +24,7 @@ from tests.tiny import greedy, noisy, tiny, tokenizer
 
 PROMPT = [3, 1, 4, 1, 5]
 MASK = 7
-DSPARK = dict(samples_from_anchor=True, markov=Markov(6, "rnn"), has_confidence=True)
+DSPARK = dict(samples_from_anchor=True, markov_rank=6, has_confidence=True)
 
 
 @dataclass(frozen=True)

@@ -393,7 +393,7 @@ def materials(sampler, target, drafter=None, context=math.inf, run_step=None, **
 
 def make_drafter(kind, *given, **how):
     """The drafter that `draft_with` names. given, how: those of `materials`."""
-    build = table.MODELS[-1].build if kind == "model" else table.make_drafter
+    build = table.BY_KIND["model"].build if kind == "model" else table.make_drafter
     return build(materials(*given, draft_with=kind, **how))
 
 

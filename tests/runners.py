@@ -6,9 +6,8 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from specdemo import load_pair
-from specdemo.drafters.formats import HEADS
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.table import MTP, cached_drafter
+from specdemo.drafters.table import HEAD, MTP, cached_drafter
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
@@ -42,7 +41,7 @@ class RunnerOn(Runner):
 
 def cached(model, target, *compiled):
     is_head = isinstance(model, DraftHead)
-    return HEADS[model.kind].cached(model, target, *compiled) if is_head else CachedLM(model)
+    return HEAD.kinds[model.kind].cached(model, target, *compiled) if is_head else CachedLM(model)
 
 
 def run_by(target, drafter, run_step):

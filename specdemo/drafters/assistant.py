@@ -6,16 +6,15 @@ the last one of the same type that has its own. All tokens of a draft come from 
 text's last token. Each is drafted from the embedding of the token before it and, beside that, the target's
 last hidden state (the first token) or the assistant's own output (the others)."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, PairModels, check_sizes, share_read
-from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target
+from specdemo.drafters.base import Drafting, PairModels, agrees_with_target, check_sizes, share_read
+from specdemo.drafters.configs import ASSISTANTS
+from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.errors import PairError
@@ -23,9 +22,6 @@ from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached, Features, layers_of
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
 from specdemo.runtime.shared import evaluating, in_training
-
-# The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
-ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 
 
 def shared_layers(target: PreTrainedModel) -> dict[str, int]:
@@ -121,9 +117,6 @@ class AssistantDrafter(FeatureDrafter):
 class AssistantDrafting(Drafting[PreTrainedModel]):
     kind = "assistant"
     is_for_a_target = "an assistant"
-
-    def describes(self, config: Mapping[str, Any]) -> bool:
-        return str(config.get("model_type")) in ASSISTANTS
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedAssistant:
         return CachedAssistant(model, target)

@@ -1,23 +1,26 @@
 """What everything that drafts owes, by itself, from the target, or as a pair's drafter. The rows of methods
 and kinds, which need no torch, stand in events; which class here stands for which row, in table.py."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.tree import AnyTree, GrownTree, Tree
 from specdemo.errors import PairError, is_out_of_memory, reason_of
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.runtime.agreement import agree
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.lm import LM, OfTarget
+from specdemo.runtime.lm import LM, CachedLM, OfTarget, context_of
+from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
+from specdemo.runtime.shared import evaluating, in_training
 from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import Message, about
@@ -42,19 +45,12 @@ class Materials:
     tokenizer: PreTrainedTokenizerBase | None = None
     other_tokenizer: OtherTokenizer | None = None
     is_over: Callable[[], bool] = lambda: False  # of Loop
-    tree: AnyTree | None = None  # what is drafted in each round, if not a chain
+    tree: Any = None  # an AnyTree: what is drafted in each round; None: chains
 
     @property
     def of_target(self) -> tuple[int, torch.device]:
         """V, and the device on which drafts are verified."""
         return self.target.vocab_size, self.target.device
-
-    @property
-    def regular_tree(self) -> Tree | None:
-        """The tree of a drafter that grows none by probabilities."""
-        tree = self.tree
-        assert not isinstance(tree, GrownTree), "Pair.check refuses it"
-        return tree
 
 
 class PairModels(Protocol):
@@ -106,10 +102,6 @@ class Drafting(Generic[M]):
     # a model, with a tokenizer of its own.
     is_for_a_target: ClassVar[str | None] = None
     takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another tokenizer
-
-    def describes(self, config: Mapping[str, Any]) -> bool:
-        """Whether a model of transformers with this config drafts so."""
-        raise NotImplementedError
 
     def name_of(self, model: M) -> str:
         """The name in DRAFTER_KINDS of what the model is."""
@@ -169,3 +161,37 @@ def check_sizes(where: str, sizes: Sequence[tuple[str, int, int]]) -> None:
     for what, asked, found in sizes:
         if asked != found:
             raise PairError(f"{where}: it was made for {what.format(asked)}, and the target has {found:,}")
+
+
+def agrees_with_target(
+    target: PreTrainedModel,
+    make: Callable[[], Any],
+    compare: Callable[[CachedLM, Any, Any, Tensor], Sequence[tuple[Tensor, Tensor]]],
+    context: float,
+    dtype: torch.dtype,
+    mostly: bool = False,
+) -> bool:
+    """Whether a model predicts the same from the target's hidden states in two ways. make: the model with a
+    cache of its own; it is called twice. compare: is given the target's LM, which has read all of a text [N]
+    but its last token, both models and the text, and returns pairs of logits. context: the most tokens that
+    the model reads. mostly: see `agree`."""
+    with torch.no_grad(), evaluating(in_training(target)):
+        lm, one, other = CachedLM(target), make(), make()
+        lm.features = one.reads = other.reads
+        ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context)))
+        lm.prefill(ids[:-1])
+        pairs = compare(lm, one, other, ids)
+        for each in (lm, one, other):
+            each.free()
+    return agree(pairs, dtype, mostly)
+
+
+def by_rows(whole: Any, cached: Any, ids: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The logits of the first n rows of ids [N]: by a model at once, and by its like in parts with rejected
+    drafts between them."""
+    parts = [cached.logits_of(ids, 0, n // 2)]
+    for start in range(n // 2, n, 2):
+        cached.logits_of(ids.flip(0), start, min(start + 3, n))  # a rejected draft
+        parts.append(cached.logits_of(ids, start, min(start + 2, n)))
+    expected = whole.logits_of(ids, 0, n)
+    return expected, torch.cat(parts)[-len(expected) :]

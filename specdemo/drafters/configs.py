@@ -1,8 +1,9 @@
-"""The config.json of a head, as the speculators library writes it or as its authors do. Its numbers may be
-anything, so each that costs memory is checked before that is taken. pydantic and transformers say what else
-is wrong."""
+"""What a config.json says: which kind of drafter a model is, and what a head is built like, in the format of
+the speculators library or in its authors'. Its numbers may be anything, so each that costs memory is checked
+before that is taken. pydantic and transformers say what else is wrong."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,13 +11,20 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
+from safetensors import SafetensorError, safe_open
 from transformers import LlamaConfig, Qwen3Config
+
+from specdemo.events import DRAFTER_KINDS
 
 C = TypeVar("C")
 LayerConfig = LlamaConfig | Qwen3Config
 LAYERS: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 LAYER_CONFIG = "transformer_layer_config"  # where the speculators format has what the layers are built like
 EMBEDDINGS = "embed_tokens.weight"  # the tensor
+SPECULATOR = "speculators_model_type"  # a key of the speculators format alone
+PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
+# The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
+ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 WINDOWS = ("full_attention", "sliding_attention")  # kinds of layers
 ROTATIONS = ("default", "linear", "dynamic", "yarn", "llama3")  # kinds of rotary positions
@@ -159,3 +167,46 @@ def known_config(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None
+
+
+def kind_in(folder: Path) -> str:
+    """What the model in this folder is: "head", of any kind, or what `kind_of_model` says."""
+    config = known_config(folder)
+    if config is None:
+        return "model"
+    is_head = SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+    return "head" if is_head else kind_of_model(config)
+
+
+def kind_of_model(config: Mapping[str, Any]) -> str:
+    """The name in DRAFTER_KINDS of a model of transformers with this config, as a drafter."""
+    if str(config.get("model_type")) in ASSISTANTS:
+        return "assistant"
+    return "pard" if masks_in(config) else "model"
+
+
+def has_eagle_tensors(folder: Path) -> bool:
+    """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
+    config.json is that of a Llama with one layer."""
+    try:
+        with safe_open(folder / "model.safetensors", "pt") as content:
+            names = set(content.keys())
+    except (OSError, SafetensorError):
+        return False
+    return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
+
+
+def authors_kind(config: Mapping[str, object]) -> str | None:
+    """The name in DRAFTER_KINDS of the head that its authors publish with such a config. None for a model."""
+    classes = config.get("architectures")
+    names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
+    for kind, pattern in PUBLISHED.items():
+        if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
+            return kind
+    return None
+
+
+def masks_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config names as the mask token, by the name that it has there; nothing of a model that does not
+    draft in parallel."""
+    return {name: config[name] for name in MASKS if config.get(name) is not None}

@@ -22,37 +22,18 @@ from torch.nn import Embedding, Linear, Module, Parameter, RMSNorm
 from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
-from specdemo.drafters.configs import (
-    PYDANTIC,
-    WINDOWS,
-    HeadConfig,
-    HeadJson,
-    LayerIds,
-    Tokens,
-    Units,
-)
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind
-from specdemo.drafters.model import DraftInput
+from specdemo.drafters.configs import PYDANTIC, WINDOWS, HeadConfig, HeadJson, LayerIds, Tokens, Units
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKind
+from specdemo.drafters.model import DraftInput, HeadDrafter
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
-from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
-from specdemo.runtime.weights import weight_bytes
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
 OWN = "dflash_config"  # where the authors keep what is not the layers'
 Block = Annotated[int, Field(ge=1, le=1_000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-
-
-@checked(frozen=True, config=PYDANTIC)
-class Markov:
-    """What DSpark's Markov head is built like. kind: how it makes a bias from the token before: from it
-    alone, from it and the row's hidden state, or with a state that it carries through the block."""
-
-    rank: Units = Field(256, alias="markov_rank")  # r
-    kind: Literal["vanilla", "gated", "rnn"] = Field("vanilla", alias="markov_head_type")
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -70,11 +51,9 @@ class DFlashConfig(HeadConfig):
     logit_scale: Number | None = Field(1.0, alias="output_multiplier")  # None, 0: 1
     # c: logits x become c * tanh(x / c); None, 0: they are left.
     logit_cap: Number | None = Field(None, alias="final_logit_softcapping")
-    markov: Any = None  # a Markov, of DSpark
+    markov_rank: Units | Literal[0] = 0  # r, of DSpark's Markov head; 0: it has none
+    markov_type: Literal["vanilla"] = Field("vanilla", alias="markov_head_type")
     has_confidence: bool = Field(False, alias="enable_confidence_head")
-    guesses_block: bool = False  # its config.json does not give the block's size
-    # The confidence head reads the token before a place, too.
-    confidence_sees_token: bool = Field(True, alias="confidence_head_with_markov")
 
     def __post_init__(self) -> None:
         if self.places < 1:
@@ -112,25 +91,23 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     layer, is_dspark = given.layer(), given.kind == "dspark"
     if layer.model_type != "qwen3":
         raise ValueError(f"its layers must be those of qwen3, not of {layer.model_type}")
-    raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | given.raw
-    known: dict[str, Any] = {"layer": layer, "markov": None}
+    raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True, "markov_rank": 256} | given.raw
+    known: dict[str, Any] = {"layer": layer}
     if given.is_authors:
         raw |= raw.get(OWN) or {}  # either place is used
-        known |= {"draft_vocab_size": layer.vocab_size, "guesses_block": "block_size" not in raw}
+        known["draft_vocab_size"] = layer.vocab_size
         # They call the target's module; speculators trains on its raw weight.
         raw = {"block_size": 16, "input_embedding_scale": None} | raw
     else:
         raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
         known |= {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None}  # keys of the authors' alone
     if not is_dspark:
-        known["has_confidence"] = False
-    elif raw.get("markov_rank") != 0:
-        known["markov"] = given.read(Markov, raw)
+        known |= {"has_confidence": False, "markov_rank": 0}
     known["masks"] = _masks(given, raw, layer)
     keys = {"layer_ids": "target_layer_ids"} if given.is_authors else {}
     read = given.read(config, raw, keys=keys, **known)
     if given.is_authors:  # who mean the outputs of their layers
-        read = given.read(config, {}, **vars(read) | {"layer_ids": tuple(i + 1 for i in read.layer_ids)})
+        read = replace(read, layer_ids=tuple(i + 1 for i in read.layer_ids))
     return read
 
 
@@ -158,6 +135,7 @@ class DFlashHead(DraftHead):
     kind = "dflash"
     config: DFlashConfig
     reads_context: ClassVar[bool] = True
+    drafts_at_once: ClassVar[bool] = True
     norm: RMSNorm
 
     def __init__(self, config: DFlashConfig):
@@ -169,25 +147,14 @@ class DFlashHead(DraftHead):
         # Where all tokens can be drafted, the target's own output layer is used.
         own = self.d2t is not None
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False) if own else None
-        self.markov_head = MarkovHead(config, config.markov) if config.markov else None
-        if config.markov:
+        self.markov_head = MarkovHead(config) if config.markov_rank else None
+        if config.markov_rank:
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config) if config.has_confidence else None
-
-    def guessed(self, depth: int) -> dict[str, str]:
-        return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
 
     @property
     def embedding_scale(self) -> float:
         return self.config.embedding_scale or self.targets_scale
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """A block reads all weights but a Markov head's, and the target's output layer if it is used; each
-        place's bias reads those of the Markov head's."""
-        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.output_layer]
-        block = sum(parameter.nbytes for part in parts for parameter in part.parameters())
-        bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
-        return DraftingCost(token=bias / weight_bytes(target), draft=block / weight_bytes(target))
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         return super().decoder(
@@ -235,29 +202,14 @@ class MarkovHead(Module):
     """DSpark's Markov head. It adds to the logits of a place what the token before it makes likelier, a
     product of rank r."""
 
-    def __init__(self, config: DFlashConfig, markov: Markov):
+    def __init__(self, config: DFlashConfig):
         super().__init__()
-        self.kind, rank, size = markov.kind, markov.rank, config.hidden_size
-        self.markov_w1 = Embedding(config.layer.vocab_size, rank)
-        self.markov_w2 = Linear(rank, config.draft_vocab_size, bias=False)
-        if self.kind == "gated":
-            self.gate_proj = Linear(size + rank, rank)
-        elif self.kind == "rnn":
-            self.joint_proj = Linear(2 * rank + size, 3 * rank)
+        self.markov_w1 = Embedding(config.layer.vocab_size, config.markov_rank)
+        self.markov_w2 = Linear(config.markov_rank, config.draft_vocab_size, bias=False)
 
-    def forward(self, before: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """before [..., r]: the embedding of the token before. hidden [..., H]: the row's hidden state. state
-        [..., r]: 0 before a block's first row -> the bias [..., Vd], and the next state. Only the kind rnn
-        changes it."""
-        if self.kind == "vanilla":
-            return self.markov_w2(before), state
-        if self.kind == "gated":
-            gate = self.gate_proj(torch.cat([hidden, before], -1)).sigmoid()
-            return self.markov_w2(gate * before), state
-        gate, candidate, output = self.joint_proj(torch.cat([state, before, hidden], -1)).chunk(3, -1)
-        gate = gate.sigmoid()
-        state = gate * state + (1 - gate) * candidate.tanh()
-        return self.markov_w2(output.tanh()), state
+    def forward(self, before: Tensor) -> Tensor:
+        """before [...]: the token before each place -> the bias [..., Vd]"""
+        return self.markov_w2(self.markov_w1(before))
 
 
 class ConfidenceHead(Module):
@@ -266,13 +218,11 @@ class ConfidenceHead(Module):
 
     def __init__(self, config: DFlashConfig):
         super().__init__()
-        self.sees_token = config.confidence_sees_token and config.markov is not None
-        rank = config.markov.rank if self.sees_token else 0
-        self.proj = Linear(config.hidden_size + rank, 1)
+        self.proj = Linear(config.hidden_size + config.markov_rank, 1)
 
     def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
-        """hidden [..., H] and before [..., r], see MarkovHead -> [...], float32"""
-        seen = torch.cat([hidden, before], -1) if self.sees_token else hidden
+        """hidden [..., H], and what a Markov head embeds of the token before, [..., r] -> [...], float32"""
+        seen = hidden if before is None else torch.cat([hidden, before], -1)
         return self.proj(seen)[..., 0].float().sigmoid()
 
 
@@ -356,15 +306,6 @@ class DFlash2Head(DFlashHead):
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (Convolution(config) for _ in range(2))
         self.candidate_selector = CandidateSelector(config)
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """Each token also reads rows of the codebooks: of the token before, and of its candidates."""
-        rows = (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
-        gates = self.candidate_selector.hidden_projection.weight.nbytes
-        return DraftingCost(
-            token=rows / weight_bytes(target),
-            draft=super().cost(target).draft + gates / weight_bytes(target),
-        )
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         raise ValueError("its layers have convolutions")
@@ -455,20 +396,11 @@ class DFlashDrafter(HeadDrafter):
         model, markov = self.head.model, self.head.model.markov_head
         if markov is None:
             return self.at_once(model.for_target(logits), value)
-        first = markov.markov_w1(anchor)  # [1, r]
-        state = torch.zeros_like(first)
-        if not model.config.samples_from_anchor:
-            _, state = markov(first, hidden[:1], state)
-        places = zip(model.drafting_rows(hidden).split(1), logits.split(1), strict=True)
+        places = iter(logits.split(1))
 
         def predict(shown: Shown | None) -> Tensor:
-            nonlocal state
-            row, unbiased = next(places)  # [1, H], [1, Vd]
-            before = first
-            if shown is not None:
-                before, state = markov.markov_w1(shown.tokens), shown.of_parents(state)  # [P, r]
-            bias, state = markov(before, row.expand(len(before), -1), state)
-            return model.for_target(unbiased + bias)
+            tokens = anchor if shown is None else shown.tokens
+            return model.for_target(next(places) + markov(tokens))
 
         return self.in_shape(predict, value)
 

@@ -36,10 +36,9 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind
-from specdemo.drafters.model import DraftInput
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKind
+from specdemo.drafters.model import DraftInput, EagleDrafter, HeadDrafter
 from specdemo.engine.draft import Draft
-from specdemo.engine.tree import Shown
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
@@ -175,10 +174,6 @@ class Eagle3Head(PairHead):
         set_qkv(first, 2 * size, layer.attention_bias)
         self.norm = norm(size)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False)
-
-    def guessed(self, depth: int) -> dict[str, str]:
-        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
-        return {} if self.config.layer_ids else {LAYER_IDS: layers}
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
@@ -318,33 +313,6 @@ class CachedEagle(CachedHead):
         token, start = torch.zeros(1, dtype=torch.long, device=self.device), torch.tensor(0)
         g, first = self.begin(token.repeat(count), start.to(self.device))
         return torch.cat([first, self.go_on(token, g, start.to(self.device) + count)[1]])
-
-
-class EagleDrafter(HeadDrafter):
-    """Drafts each token from the token before it and the head's own output for that one: a tree by one
-    forward for each depth."""
-
-    head: CachedEagle
-    stops_early = True
-
-    def step(self, value: DraftInput) -> Draft:
-        start, tokens = value.position[0].long(), value.last[1:].long()
-        if self.may_draw(value) and self.head.drafts_itself:
-            return self.drawn_by(self.head, tokens, start, value)
-        row, g = start, None  # [P, H]: what the head has made of the tokens shown last
-
-        def predict(shown: Shown | None) -> Tensor:
-            nonlocal row, g
-            if shown is None or g is None:
-                fed = tokens
-                g, logits = self.head.begin(fed, row)
-            else:
-                fed = shown.tokens
-                g, logits = self.head.go_on(fed, shown.of_parents(g), row, shown.branches)
-            row = row + len(fed)
-            return logits  # [P, V]
-
-        return self.in_shape(predict, value)
 
 
 class PEagleDrafter(HeadDrafter):

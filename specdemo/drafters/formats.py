@@ -2,65 +2,38 @@
 `speculators_model_type`), and those in which their authors publish them, told by classes, keys and tensors.
 Neither library is needed."""
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.drafters import dflash, eagle
-from specdemo.drafters.base import Drafting, Materials, PairModels, check_sizes
-from specdemo.drafters.configs import EMBEDDINGS, HeadConfig, HeadJson, known_config, read_config
-from specdemo.drafters.heads import CachedHead, DraftHead
-from specdemo.drafters.model import agrees_with_target, by_rows
+from specdemo.drafters.base import Drafting, Materials, PairModels, agrees_with_target, by_rows, check_sizes
+from specdemo.drafters.configs import (
+    EMBEDDINGS,
+    SPECULATOR,
+    HeadConfig,
+    HeadJson,
+    alias_of,
+    authors_kind,
+    read_config,
+)
+from specdemo.drafters.heads import CachedHead, DraftHead, HeadKind
 from specdemo.engine.draft import Drafter
 from specdemo.errors import LoadError, PairError, in_short
 from specdemo.events import DRAFTER_KINDS
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import CachedLM, context_of, logits_width
-from specdemo.runtime.weights import stored_tensors, weight_files
+from specdemo.runtime.weights import held_bytes, stored_tensors, weight_bytes, weight_files
 from specdemo.words.message import Message, message
 
-SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
-PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
 # Copies of the target's, some of them for training alone.
 COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
 NOTHING = torch.zeros(0)
-HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
-
-
-def describes_head(folder: Path) -> bool:
-    """Whether the model in this folder is a head of any kind."""
-    config = known_config(folder)
-    return config is not None and (
-        SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
-    )
-
-
-def has_eagle_tensors(folder: Path) -> bool:
-    """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
-    config.json is that of a Llama with one layer."""
-    try:
-        with safe_open(folder / "model.safetensors", "pt") as content:
-            names = set(content.keys())
-    except (OSError, SafetensorError):
-        return False
-    return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
-
-
-def authors_kind(config: Mapping[str, object]) -> str | None:
-    """The name in DRAFTER_KINDS of the head that its authors publish with such a config. None for a model."""
-    classes = config.get("architectures")
-    names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
-    for kind, pattern in PUBLISHED.items():
-        if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            return kind
-    return None
 
 
 def kind_described(config: Mapping[str, object]) -> str:
@@ -75,16 +48,15 @@ def kind_described(config: Mapping[str, object]) -> str:
     return str(name)
 
 
-def read_speculator(folder: Path) -> tuple[HeadJson, HeadConfig]:
-    """Reads config.json. ValueError if it describes no head that can be run."""
+def read_json(folder: Path) -> HeadJson:
+    """Reads config.json. ValueError if it describes no kind of heads that can be run."""
     raw = read_config(folder)
     if not isinstance(raw, dict):
         raise ValueError(f"it must hold an object, not {type(raw).__name__}")
     kind, tensors = kind_described(raw), {EMBEDDINGS}
     with suppress(Exception):  # not here yet; what is wrong with them is said when the weights are read
         tensors = set(stored_tensors(folder))
-    given = HeadJson(raw, kind, SPECULATOR not in raw, tensors)
-    return given, HEADS[kind].read(given)
+    return HeadJson(raw, kind, SPECULATOR not in raw, tensors)
 
 
 def _check_ids(d2t: Tensor, can_draft: Tensor | None, width: int, named: str) -> None:
@@ -100,14 +72,23 @@ def _check_ids(d2t: Tensor, can_draft: Tensor | None, width: int, named: str) ->
 
 
 class HeadDrafting(Drafting[DraftHead]):
-    """A head of any kind as a pair's drafter."""
+    """A head of any kind as a pair's drafter. kinds: by their names in DRAFTER_KINDS."""
 
     is_for_a_target = "a head"
+
+    def __init__(self, kinds: Mapping[str, HeadKind]):
+        self.kinds = kinds
+
+    def config(self, folder: Path) -> HeadConfig:
+        """What config.json says. ValueError if it describes no head that can be run."""
+        given = read_json(folder)
+        return self.kinds[given.kind].read(given)
 
     def verifier(self, folder: Path) -> str | None:
         """The target that the head in this folder was trained for, a hub id or a directory, where its
         config.json names one. Raises as `skeleton` does."""
-        match read_speculator(folder)[0].raw.get("speculators_config"):
+        self.config(folder)
+        match read_json(folder).raw.get("speculators_config"):
             case {"verifier": {"name_or_path": str(verifier)}}:
                 return verifier
         return None
@@ -115,8 +96,7 @@ class HeadDrafting(Drafting[DraftHead]):
     def skeleton(self, folder: Path) -> DraftHead:
         """The head in this folder without its weights, on torch's default device; detached from any target.
         ValueError if its config.json describes none that can be run."""
-        given, config = read_speculator(folder)
-        return HEADS[given.kind].head(config)
+        return self.kinds[read_json(folder).kind].head(self.config(folder))
 
     def read(self, head: DraftHead, folder: Path, dtype: torch.dtype, named: str) -> DraftHead:
         """Gives the head, a skeleton, its weights in this dtype, on the CPU. named: the head in a sentence.
@@ -152,19 +132,23 @@ class HeadDrafting(Drafting[DraftHead]):
         return model.kind
 
     def cached(self, model: DraftHead, target: PreTrainedModel) -> CachedHead:
-        kind = HEADS[model.kind]
+        kind = self.kinds[model.kind]
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
         return kind.cached(model, target, compiled=kind.compiles and is_here)
 
     def cost(self, pair: PairModels, params: object) -> DraftingCost:
-        assert isinstance(pair.drafter, DraftHead)
-        return pair.drafter.cost(pair.target)
+        """A forward reads all its weights, and the target's output layer where it has none of its own."""
+        head, target, output = pair.drafter, pair.target, pair.target.get_output_embeddings()
+        assert isinstance(head, DraftHead) and output is not None
+        read = weight_bytes(head) + (held_bytes(output) if head.lm_head is None else 0)
+        share = read / weight_bytes(target)
+        return DraftingCost(draft=share) if head.drafts_at_once else DraftingCost(token=share)
 
     def longest_draft(self, model: DraftHead) -> int | None:
         return model.places
 
     def build(self, given: Materials) -> Drafter:
-        return HEADS[given.drafter.model.kind].drafter(given)
+        return self.kinds[given.drafter.model.kind].drafter(given)
 
     def check_fit(self, model: DraftHead, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()
@@ -182,8 +166,12 @@ class HeadDrafting(Drafting[DraftHead]):
             )
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
-        guessed = model.guessed(target.config.get_text_config().num_hidden_layers)
-        return [message("guessed", name=name, value=value) for name, value in guessed.items()]
+        config = model.config
+        if getattr(config, "layer_ids", ()) is not None:
+            return []
+        ids = config.layer_ids_for(target.config.get_text_config().num_hidden_layers)
+        name = alias_of(type(config), "layer_ids")
+        return [message("guessed", name=name, value=", ".join(map(str, ids)))]
 
     def needs_targets_device(self, model: DraftHead) -> str | None:
         is_apart = model.embed_tokens is not None
@@ -196,5 +184,5 @@ class HeadDrafting(Drafting[DraftHead]):
         def compare(_: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
             return [by_rows(whole, cached, ids, len(ids) - 1)]
 
-        make = partial(HEADS[model.kind].cached, model, target)
+        make = partial(self.kinds[model.kind].cached, model, target)
         return agrees_with_target(target, make, compare, context_of(model), model.dtype)

@@ -3,7 +3,7 @@ kinds of heads have in common: the target that they belong to, the tokens that t
 and a cache that is written by position."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
@@ -19,10 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, HeadJson, LayerConfig
-from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed
-from specdemo.engine.draft import LONGEST_DRAFT, Draft
-from specdemo.engine.tree import GrownTree
-from specdemo.events.speedup import DraftingCost
+from specdemo.engine.draft import Drafter
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches
@@ -32,7 +29,6 @@ from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
-from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.words.message import message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
@@ -117,17 +113,6 @@ class DraftHead(Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
-    def guessed(self, depth: int) -> dict[str, str]:
-        """What its config.json leaves out and nothing else tells, by its name there: what is taken for a
-        target of so many layers."""
-        return {}
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """A forward reads all its weights, and the target's output layer where it has none of its own."""
-        output = 0 if self.lm_head is not None else held_bytes(target.get_output_embeddings())
-        share = (weight_bytes(self) + output) / weight_bytes(target)
-        return DraftingCost(draft=share) if self.drafts_at_once else DraftingCost(token=share)
-
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
@@ -150,7 +135,7 @@ class DraftHead(Module):
 
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Takes the target whose embeddings and output layer it uses where it has none of its own.
-        `loading.load.check_fits` checks that the two fit each other."""
+        `loading.checks.check_fits` checks that the two fit each other."""
         self.verifier, self.targets_scale = ref(target), embedding_scale(target.get_input_embeddings())
 
     @property
@@ -340,62 +325,6 @@ class CachedHead(Native, FeatureCache):
         return states.to(self.device, self.dtype)
 
 
-class HeadDrafter(FeatureDrafter):
-    """Drafts by a head, which says in `step` what follows.
-
-    Each round begins with the target's true features of the tokens that the last round has accepted: where
-    steps are captured, of one more than can follow each other in a draft, so that the shapes are the same
-    however many they were. What they leave in the head's cache replaces what drafting had left there."""
-
-    filled = 0  # rows of the head's cache that hold true features
-    stops_early = False
-
-    def __init__(self, given: Materials):
-        super().__init__(given)
-        if isinstance(self.tree, GrownTree):
-            self.tree = replace(self.tree, depth=int(min(self.tree.depth, self.places)))
-
-    @property
-    def places(self) -> float:
-        """The most tokens that can follow each other in a draft."""
-        return self.head.model.places or torch.inf
-
-    def longest(self, ids: list[int]) -> float:
-        """How many drafted tokens can follow each other after this text: none beyond the head's own context,
-        and none after a single token, which has no feature before it."""
-        return min(self.head.context - len(ids) + 1, self.places) if len(ids) > 1 else 0
-
-    def start(self, ids: list[int]) -> None:
-        self._fill(ids, len(ids) - 1)
-
-    def _fill(self, ids: list[int], end: int) -> None:
-        if len(ids) <= self.head.context:
-            self.head.prefill(ids, self.filled, end, self.is_over)
-            self.filled = max(self.filled, end)
-
-    def rows(self, k: int) -> int:
-        rows = super().rows(k)
-        return rows if self.tree is not None else int(min(rows, self.places))
-
-    def begin(self, ids: list[int], rows: int) -> Fed:
-        # A step reads features; that of the last token is not known yet.
-        most = self.gamma if self.tree is None else self.tree.depth
-        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
-        start = max(0, len(ids) - 2 - self.run_step.rows(more, most))
-        self._fill(ids, start)  # nothing, unless rounds have drafted nothing
-        self.head.grow(len(ids) + rows)
-        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
-        return Fed(start, ids[start:], buffers)
-
-    def end(self, ids: list[int], draft: Draft) -> None:
-        self.filled = len(ids) - 1
-
-    def depth_of(self, value: DraftInput) -> int:
-        """How many tokens of its draft follow each other."""
-        shape = self.shape_of(value)
-        return len(value.u) if shape is None else shape.depth
-
-
 @dataclass(frozen=True)
 class HeadKind:
     """A kind of heads. read: reads its config.json. compiles: whether compiled code can run it on a CPU."""
@@ -403,5 +332,5 @@ class HeadKind:
     read: Callable[[HeadJson], HeadConfig]
     head: Callable[..., DraftHead]
     cached: Callable[..., CachedHead]
-    drafter: type[HeadDrafter]
+    drafter: Callable[[Materials], Drafter]
     compiles: bool = True

@@ -1,8 +1,8 @@
-"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023), or the target's own first layers
-(early_exit.py). And what all drafters that are models have in common: a step, which may be captured, makes
-the draft."""
+"""What drafts by a step over a model, which may be captured: a smaller model of the same vocabulary
+(Leviathan et al. 2023), the target's own first layers (early_exit.py), and what reads the target's hidden
+states: a head (heads.py), layers for MTP, an assistant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -12,15 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Materials
-from specdemo.engine.draft import Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
+from specdemo.drafters.base import Drafting, Materials, PairModels, share_read
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Settings
-from specdemo.engine.tree import AnyTree, Shown, draft_tree
-from specdemo.runtime.agreement import agree
+from specdemo.engine.tree import AnyTree, GrownTree, Shown, draft_tree
+from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import to_device
-from specdemo.runtime.lm import LM, CachedLM, context_of
-from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
-from specdemo.runtime.shared import evaluating, in_training
+from specdemo.runtime.lm import LM, CachedLM, check_writes_text, positional_cache
+from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.states import States
 from specdemo.runtime.steps import HostNumbers, varied_ids, varied_uniforms
 
@@ -75,7 +74,7 @@ class StepDrafter(Drafter):
         self.model_device: torch.device = given.drafter.device
         self.sampler, self.run_step, self.is_over = given.sampler, given.run_step, given.is_over
         self.confidence = given.params.confidence
-        self.tree = given.tree  # what is drafted; None: chains
+        self.tree: AnyTree | None = given.tree  # what is drafted; None: chains
         self.gamma = given.params.gamma if self.tree is None else self.tree.size  # the most tokens of a draft
 
     def may_draw(self, value: DraftInput) -> bool:
@@ -178,6 +177,88 @@ class FeatureDrafter(StepDrafter):
         self.target.features = self.head.reads
 
 
+class HeadDrafter(FeatureDrafter):
+    """Drafts by a head, which says in `step` what follows.
+
+    Each round begins with the target's true features of the tokens that the last round has accepted: where
+    steps are captured, of one more than can follow each other in a draft, so that the shapes are the same
+    however many they were. What they leave in the head's cache replaces what drafting had left there."""
+
+    filled = 0  # rows of the head's cache that hold true features
+    stops_early = False
+
+    def __init__(self, given: Materials):
+        super().__init__(given)
+        if isinstance(self.tree, GrownTree):
+            self.tree = replace(self.tree, depth=int(min(self.tree.depth, self.places)))
+
+    @property
+    def places(self) -> float:
+        """The most tokens that can follow each other in a draft."""
+        return self.head.model.places or torch.inf
+
+    def longest(self, ids: list[int]) -> float:
+        """How many drafted tokens can follow each other after this text: none beyond the head's own context,
+        and none after a single token, which has no feature before it."""
+        return min(self.head.context - len(ids) + 1, self.places) if len(ids) > 1 else 0
+
+    def start(self, ids: list[int]) -> None:
+        self._fill(ids, len(ids) - 1)
+
+    def _fill(self, ids: list[int], end: int) -> None:
+        if len(ids) <= self.head.context:
+            self.head.prefill(ids, self.filled, end, self.is_over)
+            self.filled = max(self.filled, end)
+
+    def rows(self, k: int) -> int:
+        rows = super().rows(k)
+        return rows if self.tree is not None else int(min(rows, self.places))
+
+    def begin(self, ids: list[int], rows: int) -> Fed:
+        # A step reads features; that of the last token is not known yet.
+        most = self.gamma if self.tree is None else self.tree.depth
+        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
+        start = max(0, len(ids) - 2 - self.run_step.rows(more, most))
+        self._fill(ids, start)  # nothing, unless rounds have drafted nothing
+        self.head.grow(len(ids) + rows)
+        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
+        return Fed(start, ids[start:], buffers)
+
+    def end(self, ids: list[int], draft: Draft) -> None:
+        self.filled = len(ids) - 1
+
+    def depth_of(self, value: DraftInput) -> int:
+        """How many tokens of its draft follow each other."""
+        shape = self.shape_of(value)
+        return len(value.u) if shape is None else shape.depth
+
+
+class EagleDrafter(HeadDrafter):
+    """Drafts each token from the token before it and the head's own output for that one: a tree by one
+    forward for each depth."""
+
+    stops_early = True
+
+    def step(self, value: DraftInput) -> Draft:
+        start, tokens = value.position[0].long(), value.last[1:].long()
+        if self.may_draw(value) and self.head.drafts_itself:
+            return self.drawn_by(self.head, tokens, start, value)
+        row, g = start, None  # [P, H]: what the head has made of the tokens shown last
+
+        def predict(shown: Shown | None) -> Tensor:
+            nonlocal row, g
+            if shown is None or g is None:
+                fed = tokens
+                g, logits = self.head.begin(fed, row)
+            else:
+                fed = shown.tokens
+                g, logits = self.head.go_on(fed, shown.of_parents(g), row, shown.branches)
+            row = row + len(fed)
+            return logits  # [P, V]
+
+        return self.in_shape(predict, value)
+
+
 class ModelDrafter(StepDrafter):
     """Drafts token by token, or a tree by one forward for each depth over all tokens of the depth before,
     each of which sees the text and the tokens on its own path. A vocabulary wider than the target's is cut
@@ -261,35 +342,20 @@ class ModelDrafter(StepDrafter):
         return tokens
 
 
-def agrees_with_target(
-    target: PreTrainedModel,
-    make: Callable[[], Any],
-    compare: Callable[[CachedLM, Any, Any, Tensor], Sequence[tuple[Tensor, Tensor]]],
-    context: float,
-    dtype: torch.dtype,
-    mostly: bool = False,
-) -> bool:
-    """Whether a model predicts the same from the target's hidden states in two ways. make: the model with a
-    cache of its own; it is called twice. compare: is given the target's LM, which has read all of a text [N]
-    but its last token, both models and the text, and returns pairs of logits. context: the most tokens that
-    the model reads. mostly: see `agree`."""
-    with torch.no_grad(), evaluating(in_training(target)):
-        lm, one, other = CachedLM(target), make(), make()
-        lm.features = one.reads = other.reads
-        ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context)))
-        lm.prefill(ids[:-1])
-        pairs = compare(lm, one, other, ids)
-        for each in (lm, one, other):
-            each.free()
-    return agree(pairs, dtype, mostly)
+class ModelDrafting(Drafting[PreTrainedModel]):
+    """A model of transformers as a pair's drafter, with the target's tokenizer or another one."""
 
+    kind = "model"
 
-def by_rows(whole: Any, cached: Any, ids: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The logits of the first n rows of ids [N]: by a model at once, and by its like in parts with rejected
-    drafts between them."""
-    parts = [cached.logits_of(ids, 0, n // 2)]
-    for start in range(n // 2, n, 2):
-        cached.logits_of(ids.flip(0), start, min(start + 3, n))  # a rejected draft
-        parts.append(cached.logits_of(ids, start, min(start + 2, n)))
-    expected = whole.logits_of(ids, 0, n)
-    return expected, torch.cat(parts)[-len(expected) :]
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
+        return CachedLM(model, compiled=True)
+
+    def cost(self, pair: PairModels, params: object) -> DraftingCost:
+        return DraftingCost(token=share_read(pair))
+
+    def check_cache(self, model: PreTrainedModel) -> None:
+        check_writes_text(model)
+        positional_cache(model)
+
+    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
+        return agrees_with_itself(model)

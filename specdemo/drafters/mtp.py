@@ -27,10 +27,9 @@ except ImportError:
 if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
-from specdemo.drafters.base import Drafting, PairModels, why_not_used
-from specdemo.drafters.eagle import EagleDrafter
+from specdemo.drafters.base import Drafting, PairModels, agrees_with_target, by_rows, why_not_used
 from specdemo.drafters.heads import FeatureCache
-from specdemo.drafters.model import Fed, agrees_with_target, by_rows
+from specdemo.drafters.model import EagleDrafter, Fed
 from specdemo.errors import is_out_of_memory, reason_of, without_directories
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost

@@ -5,19 +5,12 @@ lossless however the drafter reads the text, because a draft is judged by the q 
 
 It reads the prompt as its own tokenizer does, and of what follows each token by itself."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, PairModels, share_read
+from specdemo.drafters.base import Materials
 from specdemo.drafters.model import ModelDrafter
-from specdemo.engine.draft import Draft, Drafter
-from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.lm import CachedLM, check_writes_text, positional_cache
-from specdemo.runtime.probe import agrees_with_itself
+from specdemo.engine.draft import Draft
 
 
 class SharedTokensDrafter(ModelDrafter):
@@ -68,28 +61,3 @@ class SharedTokensDrafter(ModelDrafter):
 
     def in_own_ids(self, tokens: Tensor) -> Tensor:
         return self.own_ids.index_select(0, tokens).clamp(min=0)  # NaN can draw a token that it lacks
-
-
-class ModelDrafting(Drafting[PreTrainedModel]):
-    """A model of transformers as a pair's drafter, with the target's tokenizer or another one."""
-
-    kind = "model"
-
-    def describes(self, config: Mapping[str, Any]) -> bool:
-        return True
-
-    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
-        return CachedLM(model, compiled=True)
-
-    def cost(self, pair: PairModels, params: object) -> DraftingCost:
-        return DraftingCost(token=share_read(pair))
-
-    def check_cache(self, model: PreTrainedModel) -> None:
-        check_writes_text(model)
-        positional_cache(model)
-
-    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
-        return agrees_with_itself(model)
-
-    def build(self, given: Materials) -> Drafter:
-        return super().build(given) if given.other_tokenizer is None else SharedTokensDrafter(given)

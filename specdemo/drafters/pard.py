@@ -2,15 +2,11 @@
 Low-Cost PARallel Draft Model Adaptation"): it was trained to read a mask token where a token is not known
 yet."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Materials, PairModels, share_read
-from specdemo.drafters.configs import MASKS
-from specdemo.drafters.model import DraftInput, Fed, ModelDrafter
-from specdemo.drafters.other_tokenizer import ModelDrafting
+from specdemo.drafters.configs import masks_in
+from specdemo.drafters.model import DraftInput, Fed, ModelDrafter, ModelDrafting
 from specdemo.engine.draft import LONGEST_DRAFT, Draft
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
@@ -59,9 +55,6 @@ class PardDrafting(ModelDrafting):
     kind = "pard"
     takes_other_tokenizer = False
 
-    def describes(self, config: Mapping[str, Any]) -> bool:
-        return bool(masks_in(config))
-
     def cost(self, pair: PairModels, params: object) -> DraftingCost:
         return DraftingCost(draft=share_read(pair))
 
@@ -75,9 +68,3 @@ class PardDrafting(ModelDrafting):
                     f"drafter {drafter_id}: {name} in its config.json must be the id of one of its {known:,} "
                     f"tokens, not {ascii(mask)[:60]}"
                 )
-
-
-def masks_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config names as the mask token, by the name that it has there; nothing of a model that does not
-    draft in parallel."""
-    return {name: config[name] for name in MASKS if config.get(name) is not None}

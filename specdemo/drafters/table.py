@@ -1,6 +1,5 @@
 """What drafts by each row of METHODS, and what a pair's drafter can be, with the pairs here."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,15 @@ from typing import Any
 from torch.nn import Module
 from transformers import PreTrainedModel
 
+from specdemo.drafters import configs, dflash, eagle
 from specdemo.drafters.assistant import AssistantDrafter, AssistantDrafting
 from specdemo.drafters.base import Drafting, Materials, PairModels
-from specdemo.drafters.configs import known_config
 from specdemo.drafters.early_exit import EarlyExitDrafting
-from specdemo.drafters.formats import HeadDrafting, describes_head
+from specdemo.drafters.formats import HeadDrafting
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.model import ModelDrafter, ModelDrafting
 from specdemo.drafters.mtp import MtpDrafter, MtpDrafting
-from specdemo.drafters.other_tokenizer import ModelDrafting
+from specdemo.drafters.other_tokenizer import SharedTokensDrafter
 from specdemo.drafters.pard import PardDrafter, PardDrafting
 from specdemo.drafters.text import JoinedDrafter, LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.draft import Drafter, NoDrafter
@@ -25,19 +24,25 @@ from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.words.message import Message, message
 
+
+def _by_model(given: Materials) -> Drafter:
+    return ModelDrafter(given) if given.other_tokenizer is None else SharedTokensDrafter(given)
+
+
 # What a pair's drafter can be: a head, or else a model of transformers, by its config. A target is
-# of the last kind.
-HEAD = HeadDrafting()
-MODELS: tuple[Drafting, ...] = (
-    AssistantDrafting(AssistantDrafter),
-    PardDrafting(PardDrafter),
-    ModelDrafting(ModelDrafter),
-)
+# a plain model.
+HEAD = HeadDrafting(eagle.KINDS | dflash.KINDS)
+BY_KIND: dict[str, Drafting] = {
+    "head": HEAD,
+    "assistant": AssistantDrafting(AssistantDrafter),
+    "pard": PardDrafting(PardDrafter),
+    "model": ModelDrafting(_by_model),
+}
 
 
 def kind_in(folder: Path) -> Drafting:
     """How the model in this folder drafts, before it is read: of heads no more than that they are heads."""
-    return HEAD if describes_head(folder) else _kind_with(known_config(folder) or {})
+    return BY_KIND[configs.kind_in(folder)]
 
 
 def kind_of(model: Module) -> Drafting:
@@ -45,11 +50,7 @@ def kind_of(model: Module) -> Drafting:
     if isinstance(model, DraftHead):
         return HEAD
     config: Any = model.config
-    return _kind_with({"model_type": config.model_type} | vars(config))
-
-
-def _kind_with(config: Mapping[str, Any]) -> Drafting:
-    return next(kind for kind in MODELS if kind.describes(config))
+    return BY_KIND[configs.kind_of_model({"model_type": config.model_type} | vars(config))]
 
 
 def cached_drafter(model: Module, target: PreTrainedModel) -> Cached:

@@ -9,7 +9,7 @@ from heapq import nlargest
 
 from specdemo.drafters.base import Materials
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, one_hot_draft
-from specdemo.engine.tree import listed_draft
+from specdemo.engine.tree import Tree, listed_draft
 from specdemo.runtime.states import States
 
 
@@ -55,7 +55,7 @@ class NgramDrafter(Drafter):
         self.longest = given.params.ngram
         self.lengths = range(self.longest, 0, -1) if several_levels else (self.longest,)
         self.vocab_size, self.device = given.of_target
-        self.tree = given.regular_tree
+        self.tree: Tree | None = given.tree  # `Pair.check` refuses one that grows
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
@@ -125,7 +125,7 @@ class SuffixDrafter(Drafter):
 
     def __init__(self, given: Materials):
         self.vocab_size, self.device = given.of_target
-        self.tree = given.regular_tree  # what is drafted; None: a chain
+        self.tree: Tree | None = given.tree  # `Pair.check` refuses one that grows
         self.root = Node()
         self.ends: list[Node] = []  # the end of the text: its last token, its last two, and so on
         self.read = 0  # tokens of the text that are counted

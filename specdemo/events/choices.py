@@ -34,7 +34,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """What a pair's drafter can be. What is told of a head's files is in drafters/formats.py."""
+    """What a pair's drafter can be. What is told of a head's files is in drafters/configs.py."""
 
     name: str  # PairInfo.drafter_kind
     manner: Manner

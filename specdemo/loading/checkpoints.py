@@ -12,7 +12,6 @@ Beside these, what becomes of whole weights when they are quantised here.
 """
 
 import json
-import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
@@ -25,17 +24,13 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn import Linear, Module, Parameter
+from torch.nn import Linear, Parameter
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specdemo.errors import HUB_ID, LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.loading.request import Part, without_revision
 from specdemo.runtime.weights import few_bits, is_scale
-
-# transformers would warn that nothing in a GPT-2 is quantised.
-logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
 
 # Weights in few bits. Without their scales they would be noise: transformers converts them to the dtype that
 # is asked for, whatever they mean.
@@ -244,8 +239,7 @@ def text_alone(model: PreTrainedModel) -> PreTrainedModel:
 def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
     """The layers whose weights are quantised: all linear ones but the head."""
     head = skeleton.get_output_embeddings()
-    layers = [layer for layer in skeleton.modules() if isinstance(layer, (Linear, Conv1D))]
-    return [_as_linear(layer) for layer in layers if layer is not head]
+    return [layer for layer in skeleton.modules() if isinstance(layer, Linear) and layer is not head]
 
 
 def unpack_without_compiler() -> None:
@@ -259,26 +253,15 @@ def unpack_without_compiler() -> None:
     library.extensions.get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 
-def quantise_layers(model: PreTrainedModel, kind: str, classes: tuple[type[Module], ...]) -> None:
-    """Quantises a model's layers of these classes, but for its head, as QuantoConfig does while a model is
-    loaded: Conv1D (GPT-2's, linear ones whose weights are transposed), which it leaves out, and all of a
-    model into which an adapter has been merged. kind: as in QUANTIZE."""
+def quantise_layers(model: PreTrainedModel, kind: str) -> None:
+    """Quantises a model into which an adapter has been merged, as QuantoConfig does while a model is loaded.
+    kind: as in QUANTIZE."""
     from optimum.quanto import qtypes
-    from optimum.quanto.nn import QLinear, QModuleMixin
+    from optimum.quanto.nn import QLinear
 
-    head = model.get_output_embeddings()
+    layers = quantized_layers(model)
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, classes) and not isinstance(layer, QModuleMixin) and layer is not head:
-            quantised = QLinear.from_module(_as_linear(layer), weights=qtypes[f"q{kind}"])
+        if layer in layers:
+            quantised = QLinear.from_module(layer, weights=qtypes[f"q{kind}"])
             quantised.freeze()
             model.set_submodule(name, quantised.requires_grad_(False).eval())
-
-
-def _as_linear(layer: Linear | Conv1D) -> Linear:
-    """A linear layer with the same output, up to rounding."""
-    if isinstance(layer, Linear):
-        return layer
-    linear = Linear(layer.nx, layer.nf, device="meta", dtype=layer.weight.dtype)
-    linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
-    linear.bias = layer.bias
-    return linear

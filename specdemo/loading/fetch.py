@@ -53,11 +53,6 @@ def folder_of(part: Part) -> Path:
     return NOWHERE
 
 
-def has_config(part: Part) -> bool:
-    """Whether the config can be read without a request to the hub."""
-    return folder_of(part) != NOWHERE
-
-
 def _names_here(part: Part) -> list[str]:
     """The names of the model's files on this machine; from the cache, of those alone that can be read."""
     folder, is_own = folder_of(part), os.path.isdir(part.place)
@@ -175,7 +170,7 @@ def check_access(parts: Iterable[Part]) -> None:
     if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
         return
     for part in parts:
-        if part.place in GATED and not has_config(part):
+        if part.place in GATED and folder_of(part) == NOWHERE:
             raise gated_error(part.role, part.id)
 
 

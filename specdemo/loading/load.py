@@ -1,34 +1,54 @@
-"""From a request to a pair: what loading it takes, its models, and what these must have in common, also those
-that the caller has in memory."""
+"""From a request to a pair, or from models that the caller has in memory. What loading takes (dtypes, memory)
+follows from the models' configs, before anything is read."""
 
 import os
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.base import why_not_used
-from specdemo.drafters.table import HEAD, MTP, cached_drafter, kind_in, kind_of
-from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
+from specdemo.drafters.table import HEAD, MTP, cached_drafter, kind_in
+from specdemo.drafters.vocabulary import other_tokenizer
 from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.checkpoints import quantized_layers
+from specdemo.loading.checks import check_fits, check_models, look_at
 from specdemo.loading.fetch import OnProgress
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.plan import LoadPlan, check_free_memory, plan_from
-from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
+from specdemo.loading.read import check_quantize, kind_of_part, read_model, read_skeleton, read_tokenizer
 from specdemo.loading.request import ROLES, ByRole, PairRequest, drafter_part, in_project, resolve
-from specdemo.runtime.cache import layers_of
-from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
+from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.servers.pair import connect
-from specdemo.words.message import message
+from specdemo.words.message import Message, message
 
 Tokenizers = PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None  # one for both, or by role
+
+
+class MemoryNeed(NamedTuple):
+    """Memory that the weights will take on one device."""
+
+    device: str
+    bytes: int
+    models: str  # which of them, and the verb: "target x and drafter y need"
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """A request, and what follows from the configs of its models. needs: of each model, and then of both
+    together if they are on the same device."""
+
+    request: PairRequest
+    dtypes: tuple[torch.dtype, ...]  # of each part
+    sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
+    needs: tuple[MemoryNeed, ...]
+    reason: Message  # why these dtypes
 
 
 def load_pair(
@@ -102,6 +122,67 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
         models, ids = [beside.target, *skeletons], [beside.info.target, *ids]
     check_fits(models, ids, [part.device for part in parts])
     return planned
+
+
+def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
+    """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
+    automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
+    parts, dtypes = request.parts, tuple(part.dtype or automatic for part in request.parts)
+    sizes, needs = [], []
+    for part, dtype, skeleton in zip(parts, dtypes, skeletons, strict=True):
+        check_quantize(part, dtype, skeleton)
+        # An adapter is merged into weights that are quantised only then.
+        sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
+        needs.append(MemoryNeed(part.device, sizes[-1], f"{part.named} needs"))
+    if len(parts) > 1 and len({part.device for part in parts}) == 1:
+        names = " and ".join(part.named for part in parts)
+        needs.append(MemoryNeed(request.device, sum(sizes), f"{names} need"))
+    given = [part.role for part in parts if part.dtype]
+    if len(given) == len(dtypes):
+        reason = message("requested")
+    elif given:
+        reason = message(f"{given[0]}_requested", reason=reason)
+    return LoadPlan(request, dtypes, tuple(sizes), tuple(needs), reason)
+
+
+def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, Message]:
+    """The dtype for a pair of that many parameters, and why."""
+    if device != "cpu":
+        if has_bfloat16(device):
+            return torch.bfloat16, message("half", name="bfloat16")
+        return torch.float16, message("no_bfloat16")
+    if 4 * parameters < memory_of("cpu") / 2:
+        return torch.float32, message("float32")
+    return torch.bfloat16, message("bfloat16")
+
+
+def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
+    """Memory that the model's weights will take, in bytes.
+
+    quanto keeps the scales of quantised weights in the dtype: one for each row, or below 8 bits a scale and a
+    shift for each group of weights. Each layer also has two float32 scales for activations.
+    """
+    total = dtype.itemsize * skeleton.num_parameters()
+    total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
+    if quantize is None:
+        return total
+    bits = QUANTIZE[quantize]
+    for layer in quantized_layers(skeleton):
+        weights = layer.weight.numel()
+        group = next((size for size in (128, 96, 64) if layer.in_features % size == 0), 32)
+        scales = layer.out_features if bits == 8 else 2 * (weights // group)
+        total += weights * bits // 8 + (scales - weights) * dtype.itemsize + 2 * 4
+    return total
+
+
+def check_free_memory(planned: LoadPlan, could_free: Callable[[str], int] = lambda device: 0) -> None:
+    """LoadError if the memory that is free now is not enough. could_free: bytes of a device's memory that
+    can be freed for it."""
+    for need in planned.needs:
+        free = free_memory(need.device) + could_free(need.device)
+        if need.bytes > free:
+            left = f"{amount(free)} of {amount(memory_of(need.device))} are free on {need.device}"
+            raise LoadError(f"{need.models} about {amount(need.bytes)} of memory, but {left}")
 
 
 def load(request: PairRequest, beside: Pair | None = None) -> Pair:
@@ -202,85 +283,3 @@ def _pair_of(
     pair = Pair(target, drafter, info=info, runner=runner, load_drafter=load_drafter, **known)
     look_at(pair)
     return pair
-
-
-def look_at(pair: Pair) -> None:
-    """Checks and tries a pair's models, and notes what they are. They may belong to somebody who changes them
-    between two runs, so each run begins with this; it does nothing for models that are in the state in which
-    it saw them last. PairError if they cannot be used so; LoadError as of `check_forwards`."""
-    states, other = pair.present_states, pair.other_tokenizer
-    if pair.states and pair.states == states:
-        return
-    models = [model for model in (pair.target, pair.drafter) if model is not None]
-    ids = [pair.info.target, pair.info.drafter]
-    check_models(models, ids)
-    check_fits(models, ids, [model.device for model in models])
-    if other is not None and pair.states:  # tokens can have been added, and what was unknown can be known now
-        other = other_tokenizer(pair.tokenizer, other.tokenizer, *ids)
-    other = other and with_known_ids(other, models, ids)
-    with pair.runner.torch_settings():
-        check_forwards(models, ids)
-        carried = pair.carried if isinstance(pair.carried, str) else MTP.tried(pair.carried, pair.target)
-    pair.note(states, other, carried)
-
-
-def check_models(models: list[Module], ids: list[str]) -> None:
-    """PairError if a model is where nothing runs; if it has no output layer, or no cache that can be written
-    by position; or if the hidden states that a drafter needs cannot be found in the target."""
-    for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        if (device := model.device.type) not in ("cpu", "cuda"):
-            raise PairError(f"device must be cpu or cuda, and {role} {model_id} is on {device}")
-        kind = kind_of(model)
-        try:
-            if role == "drafter":
-                kind.check_cache(model)
-                continue
-            if what := kind.is_for_a_target:
-                raise ValueError(f"it is {what}, which drafts for a target: give it as the drafter")
-            check_writes_text(model)
-            if not hasattr(model, "generation_config"):
-                raise ValueError("it has no generation_config: its class does not inherit GenerationMixin")
-            positional_cache(model)
-            if any(kind_of(one).is_for_a_target for one in models[1:]):
-                layers_of(model)
-        except ValueError as error:
-            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
-
-
-def check_fits(models: list[Module], ids: list[str], devices: list[str | torch.device]) -> None:
-    """PairError unless the drafter, if there is one, or its skeleton fits the target. devices: where the
-    models that are loaded are or will be."""
-    if len(models) == 1:
-        return
-    target, drafter = models
-    kind = kind_of(drafter)
-    kind.check_fit(drafter, target, ids[1], ids[0])
-    why = kind.needs_targets_device(drafter)
-    if why and devices[0] != devices[-1]:
-        raise PairError(f"device must be the same for both, because drafter {ids[1]} {why}")
-
-
-def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) -> OtherTokenizer:
-    """`other` without ids that a tokenizer has and its model has not. models: target and drafter. PairError
-    if no token in common is left, or if the drafter must have the target's tokenizer."""
-    target, drafter = models
-    if not kind_of(drafter).takes_other_tokenizer:
-        raise PairError(f"drafter {ids[1]} drafts in parallel, so it must share the tokenizer of {ids[0]}")
-    widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
-    pairs = other.shared.items()
-    shared = {ours: theirs for ours, theirs in pairs if ours < widths[0] and theirs < widths[1]}
-    known = replace(other, shared=shared, known=widths[1])
-    check_shared(known, *ids)
-    return known
-
-
-def check_forwards(models: list[Module], ids: list[str]) -> None:
-    """PairError if a model's forward fails, or predicts something else with a cache than without one."""
-    for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        if why := why_not_used("its", partial(_fault, model, models[0])):
-            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {why}")
-
-
-def _fault(model: Module, target: PreTrainedModel) -> str | None:
-    agrees = kind_of(model).agrees(model, target)
-    return None if agrees else "its predictions with a cache differ from those without one"

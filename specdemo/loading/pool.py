@@ -11,9 +11,8 @@ from time import monotonic
 
 from specdemo.errors import LoadError, PairError, TookTooLong, with_words
 from specdemo.loading.fetch import OnProgress, check_access, fetch, is_here
-from specdemo.loading.load import load_planned, plan
+from specdemo.loading.load import LoadPlan, check_free_memory, load_planned, plan
 from specdemo.loading.pair import Pair
-from specdemo.loading.plan import LoadPlan, check_free_memory
 from specdemo.loading.request import PairRequest
 from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import Linear, Module
+from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
@@ -21,16 +21,15 @@ from transformers import (
     PreTrainedTokenizerBase,
     QuantoConfig,
 )
-from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Drafting
-from specdemo.drafters.table import HEAD, kind_in
+from specdemo.drafters.table import HEAD, kind_in, kind_of
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.loading import checkpoints
 from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer
-from specdemo.loading.plan import check_quantize
-from specdemo.loading.request import Part
+from specdemo.loading.request import Part, dtype_name
 from specdemo.runtime import cuda
+from specdemo.runtime.device import quantized_kinds
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.runtime.weights import is_dense, stored_tensors
@@ -149,10 +148,28 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
     if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
         # transformers before 5.21 chooses torch's attention for Gemma 2, which ignores the cap on scores.
         model.set_attn_implementation("eager")
-    if part.quantize:
-        checkpoints.quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
+    if part.quantize and not quantize_now:
+        checkpoints.quantise_layers(model, part.quantize)
     model.loaded_as = tuple(notes)
     return model
+
+
+def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
+    """PairError if the model, or its skeleton, cannot be quantised as the part asks."""
+    if part.quantize is None:
+        return
+    asked = {"model": part.named, "given": part.quantize}
+    if kind_of(skeleton) is HEAD:
+        raise PairError(about("quantize", "head_unquantised", **asked))
+    layers = checkpoints.quantized_layers(skeleton)
+    if not layers:
+        raise PairError(about("quantize", "nothing_to_quantise", **asked))
+    if part.device == "cpu":
+        return
+    kinds = quantized_kinds(part.device, dtype, layers)
+    if part.quantize not in kinds:
+        asked |= {"names": ", ".join(["none", *kinds]), "device": part.device, "dtype": dtype_name(dtype)}
+        raise PairError(about("quantize", "needs_kernels", **asked))
 
 
 class RandomNumbersAlone(TorchDispatchMode):

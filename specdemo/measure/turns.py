@@ -15,7 +15,7 @@ from specdemo.errors import no_mistakes
 from specdemo.events import Params, Prompt, Round, Started
 from specdemo.events.speedup import NARROW, SHORTEST, timed
 from specdemo.events.trace import Trace
-from specdemo.loading.load import look_at
+from specdemo.loading.checks import look_at
 from specdemo.loading.pair import Pair
 from specdemo.measure.samples import Text, TimedTurn, after_turns, measure
 from specdemo.runtime.lm import keeps_state

@@ -89,7 +89,7 @@ DRAFTERS_16 = {
     "model": lambda: noisy(llama).bfloat16(),
     "EAGLE-3": lambda: tiny_head(target_16).bfloat16(),
     "DFlash 2": lambda: tiny_block_head(target_16, **DFLASH2).bfloat16(),
-    "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark, rnn"]).bfloat16(),
+    "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark"]).bfloat16(),
 }
 SAMPLED_16 = dict(temperature=0.8, top_p=0.9, alternatives=5)
 GREEDY_16 = dict(temperature=0.0, alternatives=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdemo import Params, Round, generate, stream
-from specdemo.drafters.dflash import CachedDFlash, DFlashDrafter, Markov
+from specdemo.drafters.dflash import CachedDFlash, DFlashDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
@@ -33,11 +33,10 @@ HEADS = {
     "windows from the anchor": dict(masks=WINDOWED),
     "windows from each row": dict(masks=(RowMask(3), RowMask())),
     "scale and cap": dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
-    "dspark": dict(samples_from_anchor=True, markov=Markov(8, "vanilla")),
-    "dspark, gated": dict(markov=Markov(8, "gated")),
+    "dspark": DSPARK,
+    "dspark, the anchor drafts nothing": dict(markov_rank=8),
     "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0, seed=8),
     "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True, candidates=16),
-    "dspark, rnn": DSPARK,
 }
 
 
@@ -86,7 +85,7 @@ def test_embeddings_that_the_target_scales(tmp_path, published_by):
 def test_the_confidence_head_ends_a_draft():
     """Before the first place that it finds unlikely to be accepted, whatever is drawn there."""
     target = tiny(vocab_size=12, seed=2)
-    head = tiny_block_head(target, **HEADS["dspark, rnn"])
+    head = tiny_block_head(target, **DSPARK)
     params = Params(temperature=1.0, top_p=1.0, gamma=4, max_new_tokens=9, seed=1)
     lm, counts = CachedLM(target), set()
     drafter = DFlashDrafter(materials(Sampler(params), lm, CachedDFlash(head, target)))

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from specdemo import PairError
 from specdemo.errors import LoadError, TookTooLong, load_errors
-from specdemo.loading import fetch, plan
+from specdemo.loading import fetch, load
 from specdemo.loading.catalog import GATED
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
@@ -336,7 +336,7 @@ def test_too_small_a_disk_or_memory_is_told_before_the_download(hub, monkeypatch
     monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * 10**9))
     said = said_of(ModelPool())
     assert "target own/target and drafter own/drafter" in said and "6.0 GB" in said and "4.0 GB" in said
-    monkeypatch.setattr(plan, "free_memory", lambda device: 100_000)
+    monkeypatch.setattr(load, "free_memory", lambda device: 100_000)
     said = said_of(ModelPool())
     assert said.startswith("target own/target ") and "0.1 MB" in said and no_weights_were_sent(hub)
 

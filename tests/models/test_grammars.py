@@ -9,7 +9,6 @@ import pytest
 
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters import mtp
-from specdemo.drafters.dflash import Markov
 from specdemo.events import kept_tokens
 from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
@@ -52,7 +51,7 @@ DRAFTERS = {
         tiny_block_head(target, **DFLASH2), folder
     ),
     "dspark": lambda folder, target: save_block_head(
-        tiny_block_head(target, markov=Markov(6, "rnn"), has_confidence=True), folder
+        tiny_block_head(target, markov_rank=6, has_confidence=True), folder
     ),
     "assistant": lambda folder, target: with_tokenizer(saved_in(folder, gemma4_assistant(target))),
 }

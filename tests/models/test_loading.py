@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from optimum.quanto import QTensor, freeze, library, qfloat8, qint4, quantize
+from optimum.quanto import freeze, library, qfloat8, qint4, quantize
 from optimum.quanto.nn import QModuleMixin
 from optimum.quanto.tensor import QBitsTensor, QBytesTensor
 from optimum.quanto.tensor.weights.tinygemm import TinyGemmWeightQBitsTensor
@@ -182,24 +182,6 @@ def test_packed_weights_are_unpacked_on_a_cpu_without_a_compiler(tmp_path, monke
     each = [[number >> shift & 2**bits - 1 for number in range(256)] for shift in range(0, 8, bits)]
     assert torch.ops.quanto.unpack(packed, bits).tolist() == sum(each, [])
     assert trace_of(pair).stats.tokens
-
-
-@pytest.mark.parametrize("kind, unit", [("int8", 1 / 127), ("float8", 1 / 14)])
-def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
-    """transformers' Conv1D is a linear layer whose weight is transposed."""
-    model = tiny("gpt2", vocab_size=304, n_embd=64)
-    how = dict(target=saved_in(tmp_path, model), drafter=tmp_path, quantize=kind)
-    pair = load_pair(**how)
-    for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
-        name = f"transformer.h.1.{part}.weight"
-        weight, whole = pair.drafter.get_parameter(name), model.get_parameter(name).T
-        assert isinstance(weight, QTensor)
-        limit = whole.abs().amax(1, keepdim=True).detach() * unit
-        assert ((weight.dequantize() - whole).abs() <= limit).all()
-    assert not isinstance(pair.target.lm_head.weight, QTensor)
-    assert not pair.limits and pair.bytes_held.target < 0.6 * held_bytes(model)
-    assert plan(resolve(**how)).sizes == pytest.approx((pair.bytes_held.target,) * 2, rel=0.01)
-    assert trace_of(pair).stats.accepted
 
 
 # Models in memory

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo.errors import LoadError
-from specdemo.loading import plan, read
+from specdemo.loading import load, read
 from specdemo.loading.request import Part, resolve
 from tests.sentences import refusal
 from tests.tiny import tiny
@@ -28,11 +28,11 @@ def test_one_sentence_names_what_is_short(monkeypatch, gigabytes, told):
     for name, value in {"is_available": True, "device_count": 1, "get_device_capability": (9, 0)}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     for name in ("memory_of", "free_memory"):
-        monkeypatch.setattr(plan, name, lambda device: gigabytes * 10**9)
+        monkeypatch.setattr(load, name, lambda device: gigabytes * 10**9)
     with torch.device("meta"):
         skeletons = [AutoModelForCausalLM.from_config(LlamaConfig(**one, **HEADS)) for one in SIZES.values()]
-    planned = plan.plan_from(resolve(target="big", drafter="small", device="cuda"), skeletons)
-    said = refusal(plan.check_free_memory, planned, kind=LoadError)
+    planned = load.plan_from(resolve(target="big", drafter="small", device="cuda"), skeletons)
+    said = refusal(load.check_free_memory, planned, kind=LoadError)
     assert said.startswith(told) and f"{gigabytes}.0 GB" in said and "cuda" in said
 
 

@@ -39,8 +39,8 @@ BLOCK_MODES = {
     "dflash, windows": DFLASH | {"window": 6, "reduced": True},
     "dflash, windows that see later": DFLASH | {"window": 6, "sliding_window_non_causal": True},
     "dflash2, windows": DFLASH2 | {"window": 6, "conv_kernel_size": 3},
-    "dspark, gated": DSPARK | {"markov_head_type": "gated"},
-    "dspark, rnn from the first mask": DSPARK | {"markov_head_type": "rnn", "sample_from_anchor": False},
+    "dspark": DSPARK,
+    "dspark from the first mask": DSPARK | {"sample_from_anchor": False},
     "dspark without a Markov head": DSPARK | {"markov_rank": 0, "confidence_head_with_markov": False},
 }
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(3600)]
@@ -139,12 +139,7 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
         places = torch.arange(anchor, anchor + config.block_size) - int(not config.samples_from_anchor)
         before = tokens[places.clamp(min=anchor)]
         if head.markov_head is not None:
-            state, rows = head.markov_head.start(1), []
-            embedded = head.markov_head.markov_w1(before)
-            for row, each in zip(hidden, embedded, strict=True):
-                bias, state = head.markov_head(each[None], row[None], state)
-                rows.append(bias)
-            said = said + torch.cat(rows)
+            embedded, said = head.markov_head.markov_w1(before), said + head.markov_head(before)
         if isinstance(head, DFlash2Head):
             selector = head.candidate_selector
             said = selector(before, *selector.candidates(hidden, said)).nan_to_num(neginf=0.0)

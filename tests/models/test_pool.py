@@ -11,7 +11,6 @@ import torch
 from specdemo import PairError, Params, stream
 from specdemo.errors import LoadError
 from specdemo.loading import load as load_module
-from specdemo.loading import plan as plan_module
 from specdemo.loading import pool as pool_module
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
@@ -97,7 +96,7 @@ def memory(monkeypatch):
     def limit(pool: ModelPool, pairs: float, request: dict):
         [size] = load_module.plan(resolve(**request)).sizes
         free = lambda device: int(pairs * size) - pool.bytes_held()  # noqa: E731
-        monkeypatch.setattr(plan_module, "free_memory", free)
+        monkeypatch.setattr(load_module, "free_memory", free)
         monkeypatch.setattr(pool_module, "free_memory", free)
 
     return limit
@@ -125,7 +124,7 @@ def test_pairs_that_do_not_run_go_when_the_free_memory_is_too_small_for_another(
     "error, where",
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "loading.read.join_weights"),
-        (MemoryError(), "drafters.other_tokenizer.agrees_with_itself"),
+        (MemoryError(), "drafters.model.agrees_with_itself"),
     ],
 )
 def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):

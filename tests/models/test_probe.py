@@ -151,6 +151,6 @@ def test_too_little_memory_is_not_the_models_fault(monkeypatch):
     def fail(model):
         raise MemoryError
 
-    monkeypatch.setattr("specdemo.drafters.other_tokenizer.agrees_with_itself", fail)
+    monkeypatch.setattr("specdemo.drafters.model.agrees_with_itself", fail)
     with pytest.raises(MemoryError):
         load_pair(target=tiny())

@@ -9,9 +9,7 @@ import pytest
 
 import specdemo.runtime.cache
 from specdemo import Params, Round, stream
-from specdemo.drafters.dflash import Markov
-from specdemo.drafters.eagle import EagleDrafter
-from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.model import EagleDrafter, ModelDrafter
 from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -31,7 +29,7 @@ DRAFTERS = {
     "EAGLE-3": tiny_head,
     "P-EAGLE": partial(tiny_head, mask_token_id=7),
     "DFlash 2": partial(tiny_block_head, **DFLASH2),
-    "DSpark": partial(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True),
+    "DSpark": partial(tiny_block_head, markov_rank=6, has_confidence=True),
     "EAGLE": tiny_eagle_head,
 }
 

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
 from specdemo.drafters.assistant import ASSISTANTS, CachedAssistant
 from specdemo.drafters.base import Materials
-from specdemo.drafters.dflash import Markov
 from specdemo.drafters.early_exit import FirstLayersLM
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model import ModelDrafter
@@ -199,7 +198,7 @@ DRAFTERS = {
     "peagle": (with_head(tiny_head, mask_token_id=7), {}),
     "dflash": (with_head(tiny_block_head), {}),
     "dflash2": (with_head(tiny_block_head, **DFLASH2), {}),
-    "dspark": (with_head(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
+    "dspark": (with_head(tiny_block_head, markov_rank=6, has_confidence=True), {}),
 }
 RUNS = [(name, {}) for name in DRAFTERS]
 RUNS += [(name, dict(tree=(2, 1))) for name in ("model", "eagle3")]

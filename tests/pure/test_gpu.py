@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo import PairError
 from specdemo.loading.catalog import DTYPES, QUANTIZE
+from specdemo.loading.load import automatic_dtype, plan_from
 from specdemo.loading.pair import emulates_bfloat16
-from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import refused
 

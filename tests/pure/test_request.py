@@ -11,7 +11,7 @@ from specdemo import PairError
 from specdemo.errors import LoadError, failure, load_errors, redacted, without_directories
 from specdemo.events import DRAFTER_KINDS
 from specdemo.loading.catalog import CATALOGUE, ROOT
-from specdemo.loading.plan import LoadPlan, plan_from
+from specdemo.loading.load import LoadPlan, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import assert_one_sentence, messages_in
 

@@ -16,9 +16,8 @@ from specdemo.errors import PairError, no_mistakes, with_words, without_director
 from specdemo.loading import catalog
 from specdemo.loading.catalog import CATALOGUE, Entry
 from specdemo.loading.fetch import OnProgress
-from specdemo.loading.load import target_for
+from specdemo.loading.load import automatic_dtype, target_for
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.plan import automatic_dtype
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import ROLES, PairRequest, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
