@@ -36,8 +36,8 @@ from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
-from specdemo.runtime.device import to_device
 from specdemo.runtime.weights import weight_bytes
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block

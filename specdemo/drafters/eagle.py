@@ -41,8 +41,8 @@ from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.runtime.attention import Branches
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
-from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing, final_norm
 from specdemo.runtime.native import MOST_PREFILLED
 

@@ -17,7 +17,7 @@ from specdemo.engine.draft import Draft, Drafter, draft_at_once, draft_in_turn, 
 from specdemo.engine.sampling import Settings
 from specdemo.engine.tree import AnyTree, Shown, draft_tree
 from specdemo.runtime.agreement import agree
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.lm import LM, CachedLM, context_of
 from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
 from specdemo.runtime.shared import evaluating, in_training

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from specdemo.runtime.agreement import why_not
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.states import StateLayer
 from specdemo.runtime.weights import in_this_thread
 from specdemo.words.message import Message, message

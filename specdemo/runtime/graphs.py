@@ -18,7 +18,7 @@ from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import apart, largest, unit_of
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.probe import ForbidDataDependence, ForbidReadingTensors, capture_blocker
 from specdemo.runtime.steps import AUTO_ROWS, In, Out, Packed, StepInput
 from specdemo.runtime.weights import weights_address

@@ -10,7 +10,7 @@ from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import masked_attention, parts_of
-from specdemo.runtime.device import for_device
+from specdemo.runtime.cuda import for_device
 from tests.models.test_split_attention import SHAPES, errors, exact, inputs
 from tests.tiny import WIDE, tiny, tokenizer
 

@@ -16,7 +16,7 @@ import torch
 import specdemo.runtime.cache
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.runtime import native
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graph, Graphs, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
@@ -334,7 +334,7 @@ def test_recording_is_in_no_rounds_time(monkeypatch):
         return own(*args, **kwargs)
 
     monkeypatch.setattr(Recorder, "_capture", slow)
-    monkeypatch.setattr("specdemo.runtime.device.perf_counter", lambda: seconds() + 3600 * len(calls))
+    monkeypatch.setattr("specdemo.runtime.cuda.perf_counter", lambda: seconds() + 3600 * len(calls))
     params = Params(max_new_tokens=40, ignore_eos=True, gamma=6, temperature=0.0)
     trace = generate(pair, PROMPT, params, measure=False)
     assert len(calls) >= 2

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from specdemo import Params, Round, load_pair, stream
 from specdemo.loading import read
 from specdemo.loading.request import resolve
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.fake_cuda import FakeCuda, install

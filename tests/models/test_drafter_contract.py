@@ -21,7 +21,7 @@ from specdemo.errors import LoadError
 from specdemo.events import DRAFTER_KINDS, LISTED
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.steps import EagerSteps
 from tests.checkpoints import change_config, change_tensors, cut_in_half, gemma4, gemma4_assistant, saved_in

@@ -11,7 +11,7 @@ from torch.nn import Linear, ModuleList
 
 from specdemo import Params, generate, load_pair
 from specdemo.drafters.early_exit import first_layers
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.drafters import drawn_as_said, exit_says
 from tests.fake_cuda import FakeCuda, install

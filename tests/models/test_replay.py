@@ -13,7 +13,7 @@ from specdemo.drafters.dflash import Markov
 from specdemo.drafters.eagle import EagleDrafter
 from specdemo.drafters.model import ModelDrafter
 from specdemo.runtime import attention
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from tests.block_heads import DFLASH2, tiny_block_head

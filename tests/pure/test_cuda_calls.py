@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo.runtime import cuda
 from specdemo.runtime import graphs as capturing_module
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.steps import OnHost, Packed, pack, to_host
 from tests.fake_cuda import FakeCuda, install
