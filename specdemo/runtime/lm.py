@@ -30,7 +30,7 @@ from transformers.cache_utils import (
 )
 
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import check_alike, why_not
+from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
@@ -40,6 +40,7 @@ from specdemo.runtime.cache import (
     HybridLayer,
     PositionalCache,
     PositionalLayer,
+    why_not,
 )
 from specdemo.runtime.cuda import to_device
 from specdemo.runtime.fused import FusedForward, is_of_family
