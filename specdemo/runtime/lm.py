@@ -1,11 +1,9 @@
-"""A causal language model over a cache that is written by position: all that the engine and the drafters need
-of a model.
+"""A causal language model over a cache that is written by position (cache.py), or whose states are put back
+(states.py): all that the engine and the drafters need of a model.
 
-No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
-held from there on is overwritten or masked. Where a layer keeps a state in their place, one that was saved is
-put back (states.py). A forward runs in one of two modes: *plain*, as transformers would run it with a cache
-of its own; or *static*, so that it can be captured: positions are tensors, attention is given more of the
-cache than is filled, and nothing waits for the device."""
+A forward runs in one of two modes: *plain*, as transformers would run it with a cache of its own; or
+*static*, so that it can be captured: positions are tensors, attention is given more of the cache than is
+filled, and nothing waits for the device."""
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
