@@ -26,7 +26,7 @@ from specdemo.engine.tree import tree_of
 from specdemo.events import LISTED, Params, Round, is_lossy
 from specdemo.events.params import GROWN, MOST_NODES
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.steps import EagerSteps
 
 CPU = torch.device("cpu")

@@ -27,8 +27,8 @@ from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKin
 from specdemo.drafters.model import DraftInput, HeadDrafter
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
-from specdemo.runtime.device import to_device
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
 OWN = "dflash_config"  # where the authors keep what is not the layers'

@@ -40,8 +40,8 @@ from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadKin
 from specdemo.drafters.model import DraftInput, EagleDrafter, HeadDrafter
 from specdemo.engine.draft import Draft
 from specdemo.runtime.attention import Branches
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
-from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing, final_norm
 from specdemo.runtime.native import MOST_PREFILLED
 

@@ -17,7 +17,7 @@ from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, 
 from specdemo.engine.sampling import Settings
 from specdemo.engine.tree import AnyTree, GrownTree, Shown, draft_tree
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.lm import LM, CachedLM, check_writes_text, positional_cache
 from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.states import States

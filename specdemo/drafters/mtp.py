@@ -36,7 +36,7 @@ from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import Features, PositionalCache, PositionalLayer
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, OfTarget, context_of, embedded_ids, final_norm
 from specdemo.runtime.weights import (

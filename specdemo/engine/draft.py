@@ -12,7 +12,7 @@ from specdemo.engine.sampling import Sampler, Settings, masked, one_hot, probabi
 from specdemo.events import LIMITS, Gamma
 from specdemo.events.params import MOST_NODES
 from specdemo.events.speedup import NO_COST, DraftingCost, expected_speedup
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.states import States
 from specdemo.runtime.steps import AUTO_ROWS
 

@@ -23,7 +23,7 @@ from specdemo.events import (
     Round,
     Source,
 )
-from specdemo.runtime.device import CPU, Clock, Timestamp
+from specdemo.runtime.cuda import CPU, Clock, Timestamp
 from specdemo.runtime.steps import Packed
 
 

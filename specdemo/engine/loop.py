@@ -17,7 +17,7 @@ from specdemo.engine.emit import Emitter, Launched, Stopwatch
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Verified, Verifier
 from specdemo.events import Finish, Round
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 
 Following = Callable[[Sequence[int]], list[int] | None]
 

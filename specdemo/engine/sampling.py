@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.grammar import Grammar
 from specdemo.events import Params
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.lm import Drawing
 
 

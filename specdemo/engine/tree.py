@@ -17,7 +17,7 @@ from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_h
 from specdemo.events import Params
 from specdemo.events.params import GROWN, Grown
 from specdemo.runtime.attention import Branches
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,9 @@
-"""Whether two computations of a model's logits agree, and what differs where they don't. Also tries what may
-fail, such as a faster forward, and says why it did."""
+"""Whether two computations of a model's logits agree, and what differs where they don't."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
-from specdemo.errors import in_short, is_out_of_memory
-
-
-def why_not(work: Callable[[], object]) -> str | None:
-    """Does what may fail. Returns why it has failed, on one line; None if it has not. Raises what says that
-    memory is out: at the next run there may be room."""
-    try:
-        work()
-    except Exception as error:  # of transformers, of numba or of a compiler, whose next version may differ
-        if is_out_of_memory(error):
-            raise
-        return in_short(error)
-    return None
 
 
 def difference(expected: Tensor, given: Tensor, dtype: torch.dtype) -> str | None:

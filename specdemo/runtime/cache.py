@@ -14,8 +14,8 @@ from torch.nn import Module, ModuleList
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from specdemo.runtime.agreement import why_not
-from specdemo.runtime.device import to_device
+from specdemo.errors import in_short, is_out_of_memory
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.states import StateLayer
 from specdemo.runtime.weights import in_this_thread
 from specdemo.words.message import Message, message
@@ -129,6 +129,18 @@ class Cached:
         """Gives back at once the memory that it keeps from run to run."""
         if self.reads is not None:
             self.reads.free()
+
+
+def why_not(work: Callable[[], object]) -> str | None:
+    """Does what may fail. Returns why it has failed, on one line; None if it has not. Raises what says that
+    memory is out: at the next run there may be room."""
+    try:
+        work()
+    except Exception as error:  # of transformers, of numba or of a compiler, whose next version may differ
+        if is_out_of_memory(error):
+            raise
+        return in_short(error)
+    return None
 
 
 class CachedByPosition(Cached):

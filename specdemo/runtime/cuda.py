@@ -1,11 +1,12 @@
-"""What a GPU can do, and what all pairs of this process share of CUDA: one lock, copies, and the wait for a
-GPU.
+"""The way to a device and back, and the time there; and what all pairs of this process share of CUDA: one
+lock, copies, and the wait for a GPU.
 
 All of `specdemo` waits for streams, never for a whole device, because that would end another thread's capture
 with an error."""
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from time import perf_counter, sleep
 
@@ -132,3 +133,66 @@ def _wait(event: torch.cuda.Event) -> None:
         if perf_counter() > deadline:
             raise RuntimeError(NO_ANSWER)
         sleep(0)  # other threads may run, and the answer is seen at once
+
+
+def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor on the device, by one copy, for which the host does not wait."""
+    return send(for_device(numbers, dtype, device), device)
+
+
+def for_device(numbers: list, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor on the host, which is to be copied to the device. The host would wait for a
+    copy from unpinned memory."""
+    tensor = torch.tensor(numbers, dtype=dtype)
+    if not is_cuda(device) or not can_pin():
+        return tensor
+    return pinned(tensor.shape, dtype).copy_(tensor)
+
+
+CPU = torch.device("cpu")
+# Seconds, or an event on the GPU's timeline; and for how many seconds the clock had been paused by then.
+Timestamp = tuple[float | torch.cuda.Event, float]
+
+
+class Clock:
+    """Times drafting and verifying. A GPU works later than the host launches its work, so its times come from
+    CUDA events, which the host does not wait for."""
+
+    def __init__(self) -> None:
+        self.devices: set[torch.device] = set()  # of the models that it times
+        self._paused = 0.0  # seconds
+
+    def timestamp(self, device: torch.device = CPU) -> Timestamp:
+        if not is_cuda(device):
+            return perf_counter(), self._paused
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event, self._paused
+
+    def ms_between(self, start: Timestamp, end: Timestamp) -> float:
+        """Milliseconds between two timestamps of one device. CUDA events must have been reached by now."""
+        (began, paused_before), (ended, paused) = start, end
+        if isinstance(began, float) and isinstance(ended, float):
+            elapsed = 1000 * (ended - began)
+        else:
+            elapsed = began.elapsed_time(ended)
+        return max(0.0, elapsed - 1000 * (paused - paused_before))
+
+    def wait(self) -> None:
+        """Waits until the models' devices have done all that was given to them."""
+        for device in self.devices:
+            synchronize(device)
+
+    def leave_out(self, since: Timestamp) -> None:
+        """Leaves out the time from then, on the host, until now."""
+        self._paused += self.ms_between(since, self.timestamp()) / 1000
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context that the clock leaves out: warm-up and capture are no part of a round's time."""
+        self.wait()  # work that is still queued belongs to the round
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._paused += perf_counter() - start

@@ -1,14 +1,11 @@
-"""What this machine is: its memory and its processor, what its GPU can do, and the way to its device and the
-time there."""
+"""What this machine is: its memory and its processor, and what its GPU can do."""
 
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter
 
 import psutil
 import torch
@@ -80,20 +77,6 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The numbers as a tensor on the device, by one copy, for which the host does not wait."""
-    return cuda.send(for_device(numbers, dtype, device), device)
-
-
-def for_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The numbers as a tensor on the host, which is to be copied to the device. The host would wait for a
-    copy from unpinned memory."""
-    tensor = torch.tensor(numbers, dtype=dtype)
-    if device.type != "cuda" or not cuda.can_pin():
-        return tensor
-    return cuda.pinned(tensor.shape, dtype).copy_(tensor)
-
-
 def has_bfloat16(device: torch.device | str) -> bool:
     """Whether the CUDA device computes in bfloat16. Older ones emulate it, which is slow and rules out fused
     attention; `torch.cuda.is_bf16_supported` counts that, and looks at the current device only."""
@@ -124,52 +107,3 @@ def quantized_kinds(
     if not modern or dtype == torch.float32:
         kinds.append("float8")
     return kinds
-
-
-CPU = torch.device("cpu")
-# Seconds, or an event on the GPU's timeline; and for how many seconds the clock had been paused by then.
-Timestamp = tuple[float | torch.cuda.Event, float]
-
-
-class Clock:
-    """Times drafting and verifying. A GPU works later than the host launches its work, so its times come from
-    CUDA events, which the host does not wait for."""
-
-    def __init__(self) -> None:
-        self.devices: set[torch.device] = set()  # of the models that it times
-        self._paused = 0.0  # seconds
-
-    def timestamp(self, device: torch.device = CPU) -> Timestamp:
-        if not cuda.is_cuda(device):
-            return perf_counter(), self._paused
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        return event, self._paused
-
-    def ms_between(self, start: Timestamp, end: Timestamp) -> float:
-        """Milliseconds between two timestamps of one device. CUDA events must have been reached by now."""
-        (began, paused_before), (ended, paused) = start, end
-        if isinstance(began, float) and isinstance(ended, float):
-            elapsed = 1000 * (ended - began)
-        else:
-            elapsed = began.elapsed_time(ended)
-        return max(0.0, elapsed - 1000 * (paused - paused_before))
-
-    def wait(self) -> None:
-        """Waits until the models' devices have done all that was given to them."""
-        for device in self.devices:
-            cuda.synchronize(device)
-
-    def leave_out(self, since: Timestamp) -> None:
-        """Leaves out the time from then, on the host, until now."""
-        self._paused += self.ms_between(since, self.timestamp()) / 1000
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """A context that the clock leaves out: warm-up and capture are no part of a round's time."""
-        self.wait()  # work that is still queued belongs to the round
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self._paused += perf_counter() - start

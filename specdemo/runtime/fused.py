@@ -71,8 +71,9 @@ class FusedForward:
         if self.has_moved:
             kernels = triton_kernels() if self.triton else None
             self.decoder, self._tables_for = decoder_of_family(self.model, self.last_position, kernels), 0
+            self._deriving = [norm for norm in self.decoder.norms if norm.around_one]
         else:
-            for norm in self.decoder.norms:
+            for norm in self._deriving:
                 norm.begin_run()
         self._address = address  # last: after an error all is found again
 

@@ -18,7 +18,7 @@ from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import apart, largest, unit_of
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.probe import ForbidDataDependence, ForbidReadingTensors, capture_blocker
 from specdemo.runtime.steps import AUTO_ROWS, In, Out, Packed, StepInput
 from specdemo.runtime.weights import weights_address
@@ -116,11 +116,6 @@ class Graphs:
         _fill(captured.input, value)
         captured.graph.replay()  # on the stream that is current on the device that it was captured on
         return captured.input, captured.output
-
-    @property
-    def fault(self) -> str | None:
-        """Why a step is not captured; None if all are."""
-        return self.blocker or next(iter(self.refused.values()), None)
 
     def _add(self, key: tuple, step: Callable, value: StepInput, expected: Callable | None) -> bool:
         """Captures the step and tries the graph. Returns False when either fails: a capture that cannot be
@@ -271,20 +266,15 @@ def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
-        return list(zip(value.layout, unpacked(value), strict=True))
+        parts = value.numbers.split([place.shape.numel() for place in value.layout.values()])
+        return [
+            (name, numbers.view(place.shape).to(place.dtype))
+            for (name, place), numbers in zip(value.layout.items(), parts, strict=True)
+        ]
     if is_dataclass(value):
         parts = ((field.name, getattr(value, field.name)) for field in fields(value))
         return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
     return []
-
-
-def unpacked(packed: Packed) -> list[Tensor]:
-    """Lists the tensors that were packed, on their device."""
-    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
-    return [
-        numbers.view(part.shape).to(part.dtype)
-        for numbers, part in zip(parts, packed.layout.values(), strict=True)
-    ]
 
 
 def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:

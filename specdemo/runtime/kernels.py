@@ -348,12 +348,8 @@ def attend_over(numbers, size, wide):
         for p in range(0, whole, 4):
             a, b = numbers(values + size * p * d), numbers(values + size * (p + 1) * d)
             c, e = numbers(values + size * (p + 2) * d), numbers(values + size * (p + 3) * d)
-            w0, w1, w2, w3 = (
-                weight[p] * share,
-                weight[p + 1] * share,
-                weight[p + 2] * share,
-                weight[p + 3] * share,
-            )
+            w0, w1 = weight[p] * share, weight[p + 1] * share
+            w2, w3 = weight[p + 2] * share, weight[p + 3] * share
             for j in range(d):
                 result[j] += w0 * wide(a[j]) + w1 * wide(b[j]) + w2 * wide(c[j]) + w3 * wide(e[j])
         for p in range(whole, count):

@@ -1,11 +1,9 @@
-"""A causal language model over a cache that is written by position: all that the engine and the drafters need
-of a model.
+"""A causal language model over a cache that is written by position (cache.py), or whose states are put back
+(states.py): all that the engine and the drafters need of a model.
 
-No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
-held from there on is overwritten or masked. Where a layer keeps a state in their place, one that was saved is
-put back (states.py). A forward runs in one of two modes: *plain*, as transformers would run it with a cache
-of its own; or *static*, so that it can be captured: positions are tensors, attention is given more of the
-cache than is filled, and nothing waits for the device."""
+A forward runs in one of two modes: *plain*, as transformers would run it with a cache of its own; or
+*static*, so that it can be captured: positions are tensors, attention is given more of the cache than is
+filled, and nothing waits for the device."""
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
@@ -30,7 +28,7 @@ from transformers.cache_utils import (
 )
 
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import check_alike, why_not
+from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
@@ -40,8 +38,9 @@ from specdemo.runtime.cache import (
     HybridLayer,
     PositionalCache,
     PositionalLayer,
+    why_not,
 )
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native

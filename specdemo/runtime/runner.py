@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget
 from specdemo.runtime.native import is_small

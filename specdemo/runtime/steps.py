@@ -14,8 +14,7 @@ from torch import Tensor
 
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
-from specdemo.runtime.cuda import on_host
-from specdemo.runtime.device import for_device
+from specdemo.runtime.cuda import for_device, on_host
 
 AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
 

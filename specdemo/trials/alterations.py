@@ -19,7 +19,7 @@ from specdemo.errors import PairError
 from specdemo.events import Params, Prompt
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.runtime.device import to_device
+from specdemo.runtime.cuda import to_device
 from specdemo.runtime.lm import LM
 from specdemo.session import Alter, IsOver, begin, prepare
 from specdemo.words.message import message

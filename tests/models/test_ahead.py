@@ -180,7 +180,7 @@ class HourGlass:
     def __init__(self, monkeypatch):
         self.hours = 0
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr("specdemo.runtime.device.perf_counter", lambda: 3600.0 * self.hours)
+        monkeypatch.setattr("specdemo.runtime.cuda.perf_counter", lambda: 3600.0 * self.hours)
 
     def passes_in(self, owner, name):
         own = getattr(owner, name)

@@ -25,7 +25,7 @@ from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.engine.tree import tree_of
 from specdemo.events import DRAFTER_KINDS, LISTED, Params
 from specdemo.runtime import cuda
-from specdemo.runtime.device import Clock
+from specdemo.runtime.cuda import Clock
 from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps

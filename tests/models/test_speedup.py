@@ -12,7 +12,7 @@ from specdemo.events.speedup import FEWEST_PLAIN, claimed
 from specdemo.measure import turns
 from specdemo.measure.samples import FEWEST_TURNS
 from specdemo.measure.turns import USUAL_TURN, settle, time_in_turns
-from specdemo.runtime import device
+from specdemo.runtime import cuda
 from specdemo.runtime.lm import CachedLM
 from specdemo.session import LEAST_MS, MOST_PLAIN
 
@@ -30,7 +30,7 @@ def forwards_take(pair, monkeypatch):
     """forwards_take(target, drafter): from now on a forward takes that many ms on the engine's clock, and
     nothing else takes any. Each is a function that is called for each forward."""
     now = 0.0
-    monkeypatch.setattr(device, "perf_counter", lambda: now)
+    monkeypatch.setattr(cuda, "perf_counter", lambda: now)
     each = CachedLM.forward
 
     def simulate(target: Callable[[], float], drafter: Callable[[], float]) -> None:
@@ -90,14 +90,14 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
     monkeypatch.setattr(Loop, "_launch", spy)
     with stream(pair, PROMPT, Params(**LONG)) as run:
         next(event for event in run if run.trace.finish)
-        start, rounds = device.perf_counter(), len(places)
+        start, rounds = cuda.perf_counter(), len(places)
         assert not any(plain for _, plain in places) and run.trace.stats.speedup is None
         last = list(run)[-1]
     assert last.stats == run.trace.stats and last.stats.speedup > 0
     assert all(plain for _, plain in places[rounds:]), "they come after the last round"
     lengths, prompt = [length for length, _ in places[rounds:]], len(run.trace.prompt_ids)
     assert lengths == sorted(set(lengths)) and lengths[0] == prompt and lengths[-1] > prompt + 60
-    assert len(lengths) == 25 and device.perf_counter() - start == pytest.approx(LEAST_MS / 1000)
+    assert len(lengths) == 25 and cuda.perf_counter() - start == pytest.approx(LEAST_MS / 1000)
     alone = generate(pair, PROMPT, Params(**LONG), measure=False)
     assert len(places) == 2 * rounds + 25 and alone.stats.speedup is None
     assert [without_times(one) for one in run.trace.rounds] == [without_times(one) for one in alone.rounds]
@@ -128,9 +128,9 @@ def without_times(one):
 def test_at_least_eight_plain_rounds_follow_any_run_of_24_tokens(pair, forwards_take, tokens, step_ms, count):
     """step_ms: of a forward. However slow the model is, eight are timed, and never more than are needed."""
     forwards_take(lambda: step_ms, lambda: step_ms / 5)
-    start = device.perf_counter()
+    start = cuda.perf_counter()
     trace = generate(pair, PROMPT, replace(Params(**LONG), max_new_tokens=tokens))
-    beside_ms = 1000 * (device.perf_counter() - start) - trace.stats.run_ms - trace.stats.prefill_ms
+    beside_ms = 1000 * (cuda.perf_counter() - start) - trace.stats.run_ms - trace.stats.prefill_ms
     assert beside_ms == pytest.approx(count * step_ms)
     assert trace.stats.speedup_interval == pytest.approx((trace.stats.speedup, trace.stats.speedup), rel=1e-3)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdemo.runtime import cuda
-from specdemo.runtime.device import for_device
+from specdemo.runtime.cuda import for_device
 
 
 @pytest.mark.parametrize("is_used", [False, True])
