@@ -11,9 +11,8 @@ from random import SystemRandom
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by, longest_draft, make_drafter
 from specdemo.engine.compiled import compiled
-from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
-from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.emit import Emitter, Pieces, StopCriteria
 from specdemo.engine.loop import Loop
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
@@ -33,12 +32,7 @@ from specdemo.events import (
     is_lossy,
 )
 from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
-from specdemo.events.speedup import (
-    FEWEST_PLAIN,
-    NO_COST,
-    SHORTEST,
-    after_plain_rounds,
-)
+from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, after_plain_rounds
 from specdemo.events.thoughts import Thoughts
 from specdemo.events.trace import Trace
 from specdemo.loading.load import look_at

@@ -3,10 +3,10 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from specdemo import events
 from specdemo.drafters.table import cached_drafter, drafting_by, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
+from specdemo.engine.emit import Pieces, token_texts
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
@@ -289,19 +290,18 @@ class Pair:
     def eos(self) -> frozenset[int]:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
-        ids = ids if isinstance(ids, list) else [ids]
-        ids = (*ids, getattr(self.tokenizer, "eos_token_id", None))
+        ids = [*(ids if isinstance(ids, list) else [ids]), getattr(self.tokenizer, "eos_token_id", None)]
         return frozenset(token_id for token_id in ids if token_id is not None)
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
         """A token's text after some other token, cached. Empty without a tokenizer."""
-        tokenizer = self.tokenizer
-        if tokenizer is None or not (first := tokenizer("a", add_special_tokens=False).input_ids[:1]):
-            return lambda token_id: ""
-        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        before = len(tokenizer.decode(first, **how))
-        return cache(lambda token_id: tokenizer.decode([*first, token_id], **how)[before:])
+        return token_texts(self.tokenizer)
+
+    @property
+    def texts_of(self) -> Callable[[Iterable[int]], list[str]] | None:
+        """Gives the texts of a prompt's tokens, which join to it; None without a tokenizer."""
+        return None if self.tokenizer is None else Pieces(self.tokenizer).of
 
     def _read_options(self) -> tuple[dict[str, Any], list[str]]:
         """What `read_options` finds in the target's generation config. It is read now, because a model in

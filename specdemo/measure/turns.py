@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from specdemo import zero
-from specdemo.engine.detokenize import Pieces
+from specdemo.engine.emit import Pieces
 from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
 from specdemo.events import Params, Prompt, Round, Started

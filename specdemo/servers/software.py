@@ -220,7 +220,7 @@ class ServedPair(ABC):
     answers: ClassVar[type[Answer]]
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
-    vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
+    vocab_size = known_ids = tokenizer = texts_of = drafter_bytes = warming_up = None
     dtype_reason = ""
     marks = ()
     has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
