@@ -18,8 +18,7 @@ from math import exp, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, quantiles
 
-from specdemo.events import Round, Stats
-from specdemo.events.metrics import ratio
+from specdemo.events import Round, Stats, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
 FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
