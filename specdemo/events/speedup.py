@@ -144,13 +144,11 @@ def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
         slope, intercept = linear_regression([one.drafted for one in rounds], [one.ms for one in rounds])
     except StatisticsError:  # all drafts have the same length
         slope, intercept = 0.0, mean_ms
-    return [
-        [
-            fmean(one.ms - intercept - slope * one.drafted for one in stretch) / mean_ms
-            for stretch in _stretches(run)
-        ]
-        for run in runs
-    ]
+
+    def off(stretch: Sequence[TimedRound]) -> float:
+        return fmean(one.ms - intercept - slope * one.drafted for one in stretch) / mean_ms
+
+    return [[off(stretch) for stretch in _stretches(run)] for run in runs]
 
 
 def _stretches(run: Sequence[TimedRound]) -> list[Sequence[TimedRound]]:

@@ -40,9 +40,7 @@ class NotATrace(ValueError):
     """The file is not a trace. where: the first place that is wrong, "it" for the whole. what: what is wrong
     there. is_json: whether it is JSON at all. refused: what the Params said, if that is it."""
 
-    def __init__(
-        self, where: str, what: str, is_json: bool = True, refused: ValueError | None = None
-    ) -> None:
+    def __init__(self, where: str, what: str, is_json: bool = True, refused: ValueError | None = None):
         super().__init__(f"this is not a {SCHEMA} file: {where}: {what}")
         self.where, self.is_json, self.refused = where, is_json, refused
 

@@ -22,7 +22,7 @@ from specdemo.engine.emit import Pieces, token_texts
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
-from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
+from specdemo.events.params import DraftTree, TextOrChat, as_text, check_messages, is_conversation, turns_of
 from specdemo.events.thoughts import Opened, opened_in
 from specdemo.loading import templates
 from specdemo.loading.request import dtype_name
@@ -31,7 +31,7 @@ from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.servers.client import Condition, never
-from specdemo.servers.software import ServedPair, TextOrChat, messages_of, turns_of
+from specdemo.servers.software import ServedPair
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
@@ -201,7 +201,7 @@ class Pair:
         """ValueError if the pair cannot draft such trees."""
         if "tree" not in events.METHODS[method].fields:
             raise ValueError(about("tree", "tree_method", name=method))
-        if not takes_tree(method, tree):
+        if not events.params.takes_tree(method, tree):
             raise ValueError(about("tree", "tree_auto", name=method))
         self._check_reads_trees("target", self.target)
         if not events.METHODS[method].is_by_drafter:
@@ -257,14 +257,14 @@ class Pair:
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
             raise ValueError(about("prompt", "ids_only"))
-        messages = messages_of(prompt, params)
-        self._check_length(sum(len(message["content"]) for message in messages))
+        turns = turns_of(prompt, params)
+        self._check_length(sum(len(one.content) for one in turns))
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
             wrong = ("chat", "no_template") if isinstance(prompt, str) else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
-        text = templates.render(self.tokenizer, messages, params.chat_template_kwargs or {})
+        text = templates.render(self.tokenizer, turns, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 

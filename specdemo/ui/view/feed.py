@@ -20,12 +20,11 @@ from specdemo.events import (
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, turns_of, values_of_rule
 from specdemo.events.speedup import best_gamma, checks, estimates
 from specdemo.events.thoughts import MARKS
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import verdict, why_none
-from specdemo.servers.software import messages_of
 from specdemo.ui.view.settings import OFF, SECTIONS
 from specdemo.ui.view.texts import number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
@@ -137,7 +136,7 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
     """The messages up to the trace's own answer; None where no chat template was used."""
     if not trace.params.chat:
         return None
-    asked = (ChatMessage(**one) for one in messages_of(trace.messages or trace.prompt, trace.params))
+    asked = turns_of(trace.messages or trace.prompt, trace.params)
     return (*asked, ChatMessage("assistant", trace.text))
 
 
