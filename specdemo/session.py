@@ -11,9 +11,8 @@ from random import SystemRandom
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by, longest_draft, make_drafter
 from specdemo.engine.compiled import compiled
-from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
-from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.emit import Emitter, Pieces, StopCriteria
 from specdemo.engine.loop import Loop
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
@@ -33,12 +32,7 @@ from specdemo.events import (
     is_lossy,
 )
 from specdemo.events.params import check_messages, field_of_grammar, is_conversation, of_drafter
-from specdemo.events.speedup import (
-    FEWEST_PLAIN,
-    NO_COST,
-    SHORTEST,
-    after_plain_rounds,
-)
+from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, after_plain_rounds
 from specdemo.events.thoughts import Thoughts
 from specdemo.events.trace import Trace
 from specdemo.loading.checks import look_at
@@ -302,23 +296,20 @@ def _events(
     if measure and trace.stats.tokens >= SHORTEST:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError):
-            times_ms = [one.ms for one in plain_rounds(pair, loop, started, trace, is_closing)]
+            times_ms = [one.ms for one in plain_rounds(loop, started, trace, is_closing)]
             if not is_closing():
                 trace.stats = after_plain_rounds(trace.stats, trace.rounds, times_ms)
     assert trace.finished is not None
     yield trace.finished
 
 
-def plain_rounds(
-    pair: Pair, loop: Loop, started: Started, trace: Trace, is_closing: IsOver
-) -> Iterator[Round]:
+def plain_rounds(loop: Loop, started: Started, trace: Trace, is_closing: IsOver) -> Iterator[Round]:
     """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended. Where the
     target keeps a state, which has to be computed from a place before, the places follow each other in the
     middle of the text. What the rounds write into the cache is what it holds there already."""
     stats, target = trace.stats, loop.verifier.target
     ids = [*started.prompt_ids, *(token_id for one in trace.rounds for token_id in one.ids)]
-    plain = plain_loop(loop, Pieces(pair.tokenizer))
-    first, wanted = len(started.prompt_ids), how_many(stats)
+    plain, first, wanted = plain_loop(loop), len(started.prompt_ids), how_many(stats)
     ends = [first + i * stats.tokens // wanted for i in range(wanted)]
     with loop.active():
         target.features = None  # the target alone
@@ -341,11 +332,12 @@ def how_many(stats: Stats) -> int:
     return max(FEWEST_PLAIN, min(MOST_PLAIN, stats.tokens, int(affordable)))
 
 
-def plain_loop(loop: Loop, pieces: Pieces) -> Loop:
+def plain_loop(loop: Loop) -> Loop:
     """Makes the loop of the target alone, as the run's would run it."""
     verifier = replace(loop.verifier, wants_top=0)
     drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
-    emitter = Emitter(pieces, loop.emitter.token_text, StopCriteria(frozenset(), (), room=inf))
+    pieces, stop = Pieces(loop.emitter.pieces.tokenizer), StopCriteria(frozenset(), (), room=inf)
+    emitter = Emitter(pieces, loop.emitter.token_text, stop)
     return replace(loop, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
 
 

@@ -15,9 +15,8 @@ from scipy.stats import chisquare
 
 from specdemo.drafters import table
 from specdemo.drafters.base import Materials
-from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import DraftLength
-from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.emit import Emitter, Pieces, StopCriteria
 from specdemo.engine.loop import Loop
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings

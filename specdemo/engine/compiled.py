@@ -51,14 +51,7 @@ class Compiled:
         logits, tokens = logits.float().contiguous(), torch.empty(rows, dtype=torch.long)
         probs = None if drawing.is_greedy else float32(rows, width)
         memory = (*map(address, self._rows), address(self._sums))
-        given = (
-            address(drawing.numbers),
-            address(drawing.seen),
-            address(logits),
-            rows,
-            width,
-            address(drawing.u),
-        )
+        given = *map(address, (drawing.numbers, drawing.seen, logits)), rows, width, address(drawing.u)
         self._sample.ctypes(*given, address(tokens), address(probs), *memory)
         return tokens, probs
 

@@ -94,9 +94,8 @@ def block_probs(p: Tensor, q: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
 def typical(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
     """Cai et al. 2024 (Medusa): accept x if p(x) > min(epsilon, delta exp(-H(p))), H the entropy; after the
     first rejection, or the whole draft, draw from p. Lossy, but not when greedy."""
-    threshold = (DELTA * torch.special.entr(p[:-1]).sum(-1, dtype=torch.float64).neg().exp()).clamp(
-        max=EPSILON
-    )
+    entropy = torch.special.entr(p[:-1]).sum(-1, dtype=torch.float64)  # [K]
+    threshold = (DELTA * entropy.neg().exp()).clamp(max=EPSILON)
     allowed = p[:-1] > threshold[:, None]  # [K, V]
     accept_prob = allowed.gather(1, drafted[:, None])[:, 0].double()  # [K]: 0 or 1
     accepted = _until_first(u_accept < accept_prob)

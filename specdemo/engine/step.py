@@ -34,7 +34,6 @@ NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or i
 # (which counts in row `accepted` only), and the alternatives, likeliest first.
 DRAFTED, NEXT, ALTERNATIVES = 0, 1, slice(2, None)
 
-
 WHOLE, REAL, SINGLE, FLAG = torch.int64, torch.float64, torch.float32, torch.bool
 Ints, Floats, Flags = list[int], list[float], list[bool]
 

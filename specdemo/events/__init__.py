@@ -9,7 +9,7 @@ al. 2023, Chen et al. 2023). A field that has a default may be missing in older 
 # ruff: noqa: F401 - other modules ask for the rows and for Params here, too
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -240,7 +240,7 @@ def kept_tokens(a_round: Round) -> Iterator[Judged | Next]:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None.
+    """The numbers of a run so far, as trace.py adds them up. A quotient 0/0 is None.
 
     target_step_ms: the mean time of a plain round (nothing drafted), timed on this run's own text right after
     it; target_step_spread: their 10th and 90th percentile. speedup: target_step_ms * tokens / (draft_ms +
@@ -289,6 +289,19 @@ class Stats:
     def timed_tokens(self) -> int:
         """The number of tokens that were made in run_ms: all but the first one of a server."""
         return self.tokens if self.arrival_ms is None else self.tokens - 1
+
+
+N = TypeVar("N", int, float)
+
+
+def total(a: N | None, b: N | None) -> N | None:
+    """a + b, or None where either is unknown."""
+    return None if a is None or b is None else a + b
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """a / b, or None where either is unknown or b is 0."""
+    return a / b if a is not None and b else None
 
 
 # What a mark does. "thinking" begins a thought, and "end" ends one. "header" begins words that name what

@@ -28,6 +28,7 @@ class ChatMessage:
 
 # What a run continues: text, token ids, or the turns of a conversation (a ChatMessage, or a dict like one).
 Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
+TextOrChat = str | tuple[ChatMessage, ...]
 NO_PROMPT = about("prompt", "no_prompt")
 EXAMPLE = '{"role": "user", "content": "..."}'  # of a message
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
@@ -497,9 +498,8 @@ def check_prompt(prompt: str) -> None:
 
 def is_conversation(prompt: object) -> TypeGuard[Sequence[object]]:
     """Whether a prompt is meant as messages, rather than as text or token ids."""
-    return isinstance(prompt, (list, tuple)) and any(
-        isinstance(one, (ChatMessage, Mapping)) for one in prompt
-    )
+    is_list = isinstance(prompt, (list, tuple))
+    return is_list and any(isinstance(one, (ChatMessage, Mapping)) for one in prompt)
 
 
 def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
@@ -514,3 +514,11 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
             check_text("prompt", text)
         messages.append(one)
     return tuple(messages)
+
+
+def turns_of(prompt: TextOrChat, params: Params) -> tuple[ChatMessage, ...]:
+    """What a chat template is given: the messages, or the text as the user's one."""
+    if isinstance(prompt, str):
+        system = [] if params.system is None else [ChatMessage("system", params.system)]
+        return (*system, ChatMessage("user", prompt))
+    return prompt

@@ -18,8 +18,7 @@ from math import exp, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, quantiles
 
-from specdemo.events import Round, Stats
-from specdemo.events.metrics import ratio
+from specdemo.events import Round, Stats, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
 FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
@@ -145,13 +144,11 @@ def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
         slope, intercept = linear_regression([one.drafted for one in rounds], [one.ms for one in rounds])
     except StatisticsError:  # all drafts have the same length
         slope, intercept = 0.0, mean_ms
-    return [
-        [
-            fmean(one.ms - intercept - slope * one.drafted for one in stretch) / mean_ms
-            for stretch in _stretches(run)
-        ]
-        for run in runs
-    ]
+
+    def off(stretch: Sequence[TimedRound]) -> float:
+        return fmean(one.ms - intercept - slope * one.drafted for one in stretch) / mean_ms
+
+    return [[off(stretch) for stretch in _stretches(run)] for run in runs]
 
 
 def _stretches(run: Sequence[TimedRound]) -> list[Sequence[TimedRound]]:

@@ -3,10 +3,10 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,10 +18,11 @@ from specdemo import events
 from specdemo.drafters.table import cached_drafter, drafting_by, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
+from specdemo.engine.emit import Pieces, token_texts
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
-from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
+from specdemo.events.params import DraftTree, TextOrChat, as_text, check_messages, is_conversation, turns_of
 from specdemo.events.thoughts import Opened, opened_in
 from specdemo.loading import templates
 from specdemo.loading.request import dtype_name
@@ -30,7 +31,7 @@ from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.servers.client import Condition, never
-from specdemo.servers.software import ServedPair, TextOrChat, messages_of, turns_of
+from specdemo.servers.software import ServedPair
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
@@ -200,7 +201,7 @@ class Pair:
         """ValueError if the pair cannot draft such trees."""
         if "tree" not in events.METHODS[method].fields:
             raise ValueError(about("tree", "tree_method", name=method))
-        if not takes_tree(method, tree):
+        if not events.params.takes_tree(method, tree):
             raise ValueError(about("tree", "tree_auto", name=method))
         self._check_reads_trees("target", self.target)
         if not events.METHODS[method].is_by_drafter:
@@ -256,14 +257,14 @@ class Pair:
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
             raise ValueError(about("prompt", "ids_only"))
-        messages = messages_of(prompt, params)
-        self._check_length(sum(len(message["content"]) for message in messages))
+        turns = turns_of(prompt, params)
+        self._check_length(sum(len(one.content) for one in turns))
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
             wrong = ("chat", "no_template") if isinstance(prompt, str) else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
-        text = templates.render(self.tokenizer, messages, params.chat_template_kwargs or {})
+        text = templates.render(self.tokenizer, turns, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
@@ -289,19 +290,18 @@ class Pair:
     def eos(self) -> frozenset[int]:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
-        ids = ids if isinstance(ids, list) else [ids]
-        ids = (*ids, getattr(self.tokenizer, "eos_token_id", None))
+        ids = [*(ids if isinstance(ids, list) else [ids]), getattr(self.tokenizer, "eos_token_id", None)]
         return frozenset(token_id for token_id in ids if token_id is not None)
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
         """A token's text after some other token, cached. Empty without a tokenizer."""
-        tokenizer = self.tokenizer
-        if tokenizer is None or not (first := tokenizer("a", add_special_tokens=False).input_ids[:1]):
-            return lambda token_id: ""
-        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        before = len(tokenizer.decode(first, **how))
-        return cache(lambda token_id: tokenizer.decode([*first, token_id], **how)[before:])
+        return token_texts(self.tokenizer)
+
+    @property
+    def texts_of(self) -> Callable[[Iterable[int]], list[str]] | None:
+        """Gives the texts of a prompt's tokens, which join to it; None without a tokenizer."""
+        return None if self.tokenizer is None else Pieces(self.tokenizer).of
 
     def _read_options(self) -> tuple[dict[str, Any], list[str]]:
         """What `read_options` finds in the target's generation config. It is read now, because a model in

@@ -9,11 +9,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from specdemo.errors import in_short
-from specdemo.events import Mark, Params
+from specdemo.events import ChatMessage, Mark, Params
 from specdemo.events.params import MOST_STOPS
 from specdemo.events.thoughts import MARKS, PAIRS
 from specdemo.words.message import about, refusal
@@ -74,7 +74,7 @@ def check_arguments(tokenizer: "PreTrainedTokenizerBase", template: str, names: 
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], arguments: Mapping[str, Any]
+    tokenizer: "PreTrainedTokenizerBase", messages: Iterable[ChatMessage], arguments: Mapping[str, Any]
 ) -> str:
     """The text that the tokenizer's chat template makes of messages and arguments. ValueError in one sentence
     for an argument that it does not name, and where it refuses."""
@@ -83,7 +83,7 @@ def render(
     check_arguments(tokenizer, template, arguments)
     with _refusing("chat_template_kwargs" if arguments else "chat"):
         return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **arguments
+            list(map(asdict, messages)), tokenize=False, add_generation_prompt=True, **arguments
         )
 
 

@@ -16,8 +16,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from specdemo.events import Params, Stats
-from specdemo.events.metrics import after_round
-from specdemo.events.trace import Trace
+from specdemo.events.trace import Trace, after_round
 from specdemo.loading.pair import Pair
 from specdemo.measure.prompts import prompts_for
 from specdemo.measure.samples import measure

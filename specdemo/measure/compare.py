@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from specdemo.errors import LoadError
-from specdemo.events import METHODS, Prompt, manner_of
-from specdemo.events.metrics import ratio, total
+from specdemo.events import METHODS, Prompt, manner_of, ratio, total
 from specdemo.events.params import as_text, rule_in_words, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
 from specdemo.events.trace import Trace

@@ -5,7 +5,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
-from specdemo.events.metrics import ratio
+from specdemo.events import ratio
 from specdemo.events.speedup import SpeedUp
 from specdemo.measure.samples import FEWEST_PROMPTS, Place, Text, TimedText, TimedTurn, speed_up_on_prompts
 from specdemo.words.catalogue import say

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 from specdemo import zero
-from specdemo.engine.detokenize import Pieces
 from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
 from specdemo.events import Params, Prompt, Round, Started
@@ -68,7 +67,7 @@ def run_in_turns(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = l
     trace, turns = Trace.begin(started), list[TimedTurn]()
     with held(pair), no_mistakes():
         loop = _at_its_prompt(pair, started, is_over)
-        for rounds, turn in _in_turns(pair, loop, started, is_over, 0, SHORT_TURN):
+        for rounds, turn in _in_turns(loop, started, is_over, 0, SHORT_TURN):
             for one in rounds:
                 trace.add(one)
             turns += turn
@@ -115,7 +114,7 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
         nonlocal needed, is_done
         before = len(turns)
         loop = _at_its_prompt(pair, run.started, is_enough)
-        for _, turn in _in_turns(pair, loop, run.started, is_enough, shift, USUAL_TURN):
+        for _, turn in _in_turns(loop, run.started, is_enough, shift, USUAL_TURN):
             turns.extend(turn)
         trace.stats = after_turns(trace.stats, turns)
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
@@ -141,7 +140,7 @@ def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
 
 
 def _in_turns(
-    pair: Pair, loop: Loop, started: Started, is_over: IsOver, shift: int, most: TurnLength
+    loop: Loop, started: Started, is_over: IsOver, shift: int, most: TurnLength
 ) -> Iterator[tuple[list[Round], list[TimedTurn]]]:
     """The rounds of a run, turn by turn, until the text ends, each with the turn as it was timed. What is too
     short for a turn has no plain rounds, and so none.
@@ -153,7 +152,7 @@ def _in_turns(
         return list(as_in_a_run(loop, beside, is_over, rounds))
 
     beside, shift = Trace.begin(started), shift % most.own
-    plain, target = plain_loop(loop, Pieces(pair.tokenizer)), loop.verifier.target
+    plain, target = plain_loop(loop), loop.verifier.target
     ids, index = list(started.prompt_ids), 0
     while loop.finish is None:
         before, many = len(ids), shift or most.own

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from specdemo.events import Finish, Judged, Params
+from specdemo.events.params import turns_of
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
 from specdemo.servers.software import Answer, Chunk, Misread, Sent, ServedPair, TokenWithTop, token
@@ -153,7 +154,7 @@ class LlamaCpp(ServedPair):
     def prompt_ids(self, prompt: Any, params: Params, is_over: Condition = never) -> list[int] | None:
         text = prompt
         if params.chat:
-            turns = software.turns_of(prompt, params)
+            turns = turns_of(prompt, params)
             body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)
             text = self.client.field("/apply-template", body, "prompt", most, is_over)
         if not isinstance(text, str):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specdemo import events
 from specdemo.errors import redacted, without_directories
 from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round
-from specdemo.events.params import as_text
+from specdemo.events.params import TextOrChat, as_text, turns_of
 from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, refusal
@@ -34,7 +34,6 @@ SERVER_PREFIX = "Server "  # begins the names of servers
 CHOICES = (*events.METHODS.values(), *events.RULES.values())
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
-TextOrChat = str | tuple[ChatMessage, ...]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
 Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
@@ -220,7 +219,7 @@ class ServedPair(ABC):
     answers: ClassVar[type[Answer]]
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
-    vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
+    vocab_size = known_ids = tokenizer = texts_of = drafter_bytes = warming_up = None
     dtype_reason = ""
     marks = ()
     has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
@@ -335,23 +334,11 @@ def most_ids(prompt: TextOrChat | Sequence[int]) -> int:
     return SPARE_IDS + sum(len(one.content.encode()) if isinstance(one, ChatMessage) else 1 for one in prompt)
 
 
-def messages_of(prompt: TextOrChat, params: Params) -> list[dict[str, str]]:
-    """What a chat template is given: the messages, or the text as the user's one."""
-    return [asdict(message) for message in turns_of(prompt, params)]
-
-
-def turns_of(prompt: TextOrChat, params: Params) -> tuple[ChatMessage, ...]:
-    if isinstance(prompt, str):
-        system = [] if params.system is None else [ChatMessage("system", params.system)]
-        return (*system, ChatMessage("user", prompt))
-    return prompt
-
-
 def chat_of(prompt: TextOrChat, params: Params) -> Body:
     """The part of a request that the server's chat template is given. A call of a tool is not looked for in
     the answer, so that its text is what the model writes."""
     arguments = dict(params.chat_template_kwargs or {})
-    body: Body = {"messages": messages_of(prompt, params)}
+    body: Body = {"messages": [asdict(one) for one in turns_of(prompt, params)]}
     if tools := arguments.pop("tools", None):
         body |= {"tools": tools, "tool_choice": "none"}
     return body | ({"chat_template_kwargs": arguments} if arguments else {})

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT
-from specdemo.engine.emit import StopCriteria
+from specdemo.engine.emit import Pieces, StopCriteria
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
 from specdemo.events.params import values_of_rule

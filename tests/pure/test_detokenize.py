@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.engine.detokenize import INCOMPLETE, Pieces
+from specdemo.engine.emit import INCOMPLETE, Pieces
 
 TEXT = """Once upon a time, there was a naïve little café — "closed", said the sign. It's 3.14 or 10,000!
 Il était une fois; es war einmal; жили-были дед да баба; 从前有一座山，山里有一座庙。 むかしむかし 옛날 옛적에

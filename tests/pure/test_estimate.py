@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from specdemo.events import Judged, Next, Round, Stats, metrics
+from specdemo.events import Judged, Next, Round, Stats
 from specdemo.events.speedup import (
     after_plain_rounds,
     best_gamma,
@@ -16,6 +16,7 @@ from specdemo.events.speedup import (
     expected_speedup,
     expected_tokens,
 )
+from specdemo.events.trace import after_round
 
 STEP, DRAFT, ADDED = 10.0, 1.0, 0.5  # ms: a plain round, a drafted token, a token more to verify
 
@@ -44,7 +45,7 @@ def simulated(gamma, acceptance, count=2500, seed=0):
 
 
 def stats_of(rounds, step=STEP):
-    counted = reduce(metrics.after_round, rounds, Stats())
+    counted = reduce(after_round, rounds, Stats())
     return after_plain_rounds(counted, rounds, [step] * 10 if step else [])
 
 

@@ -5,15 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import (
-    ByModel,
-    Judged,
-    Next,
-    PairInfo,
-    Params,
-    Round,
-    Started,
-)
+from specdemo.engine.emit import Pieces
+from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
 from specdemo.events.speedup import after_plain_rounds, claimed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
@@ -162,7 +155,7 @@ def test_the_prompt_is_there_in_pieces():
             return bytes(token_id for token_id in ids if token_id).decode("utf-8", errors="replace")
 
     def prompt(recorded: bool = False) -> list[str]:
-        update = RunFeed(record, Bytes(), recorded).update(0)
+        update = RunFeed(record, Pieces(Bytes()).of, recorded).update(0)
         return [token["text"] for token in update["prompt"]]
 
     record = trace()

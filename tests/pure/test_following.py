@@ -44,6 +44,7 @@ PAIR = SimpleNamespace(
     notes=(),
     runs_here=True,
     warming_up=None,
+    texts_of=None,
     info=trace().pair,
     bytes_held=SimpleNamespace(target=1e6, drafter=0),
 )

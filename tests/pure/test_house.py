@@ -33,7 +33,7 @@ ROOMS_OF_UI = {  # and what each may import from
     "view": set(),
 }
 TORCH_FREE = """
-specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.metrics specdemo.events.trace
+specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.trace
 specdemo.events.thoughts specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal

@@ -4,8 +4,9 @@ from functools import reduce
 
 import pytest
 
-from specdemo.events import Judged, Next, Round, Stats, metrics
+from specdemo.events import Judged, Next, Round, Stats
 from specdemo.events.speedup import after_plain_rounds
+from specdemo.events.trace import after_round
 
 
 def judged(token_id, fate, distance=None):
@@ -22,7 +23,7 @@ def a_round(*fates, own_id=305, draft_ms=0.0, verify_ms=0.0, index=0):
 
 
 def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
-    stats = reduce(metrics.after_round, rounds, Stats(target_forwards=forwards, prefill_ms=prefill_ms))
+    stats = reduce(after_round, rounds, Stats(target_forwards=forwards, prefill_ms=prefill_ms))
     return after_plain_rounds(stats, rounds, plain_ms)
 
 
@@ -86,8 +87,8 @@ def test_the_distance_of_a_lossy_run_counts_the_places_of_its_tokens_only():
     """A stop string can end a text inside the accepted drafts: what follows it is in no text."""
 
     ended = Round(0, (judged(1, "accepted", 0.9), judged(1, "rejected", 0.7)), None, (1,), 1.0, 1.0)
-    stats = metrics.after_round(Stats(), ended)
+    stats = after_round(Stats(), ended)
     assert stats.distance == 0.9
     own = Next(2, "", "resampled", 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, ())
     whole = Round(1, (judged(1, "accepted", 0.1), judged(1, "rejected", 0.2)), own, (1, 2), 1.0, 1.0)
-    assert metrics.after_round(stats, whole).distance == pytest.approx((0.9 + 0.1 + 0.2) / 3)
+    assert after_round(stats, whole).distance == pytest.approx((0.9 + 0.1 + 0.2) / 3)

@@ -165,8 +165,7 @@ class FollowedRun(Followed):
             return
         pair, trace = report.pair, report.run.trace
         if self.feed is None:
-            tokenizer = getattr(pair, "tokenizer", None)  # a server has none
-            self.feed = RunFeed(trace, tokenizer, link=self.link(trace))
+            self.feed = RunFeed(trace, pair.texts_of, link=self.link(trace))
         self.feed.ended = report.is_timed or report.ended
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:

@@ -16,13 +16,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
 from typing import Any
 
-from specdemo.engine.detokenize import INCOMPLETE, Pieces
+from specdemo.engine.emit import INCOMPLETE, Pieces
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, Started, check_prompt
 from specdemo.events.params import check_text
@@ -110,7 +109,7 @@ def game_after(
         "finish": None,
     }
     if not request.game:
-        game["prompt"] = prompt_tokens(Trace.begin(started), pair.tokenizer)
+        game["prompt"] = prompt_tokens(Trace.begin(started), pair.texts_of)
         game["setting"] = setting(Trace.begin(started))
     elif request.game != game["name"]:
         raise ValueError(message("other_game"))
@@ -144,16 +143,12 @@ def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int
     before = Pieces(pair.tokenizer)
     context = "".join(map(before.push, text_ids[-BEHIND:]))
 
-    def writes_it(ids: list[int]) -> bool:
-        after = copy(before)
-        return "".join([*map(after.push, ids), after.flush()]) == guess
-
     # The guess is encoded behind the text, behind a line's end if the text's last token would grow by it, and
     # by itself.
     for start in (context, "\n", ""):
         known, all_ids = _encoded(pair, start), _encoded(pair, start + guess)
         ids = all_ids[len(known) :]
-        if ids and all_ids[: len(known)] == known and writes_it(ids):
+        if ids and all_ids[: len(known)] == known and "".join(before.of(ids)) == guess:
             return ids
     raise ValueError(message("guess_unwritable", given=shown(guess)))
 

@@ -188,6 +188,6 @@ def trace_route(models: Models, board: Board, limits: Limits) -> Route:
         known = trace.pair.name in models.names
         usual = models.loaded(Choice(trace.pair.name)) if known else None
         weights = weights_of(trace.pair, usual and usual.info) if known else None
-        return getattr(usual, "tokenizer", None), values_of_trace(trace, weights)
+        return usual and usual.texts_of, values_of_trace(trace, weights)
 
     return Route(TRACES, answer, methods=["POST"])

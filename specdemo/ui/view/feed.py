@@ -3,10 +3,10 @@ describes all messages. Without torch and without Gradio."""
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
     LIMITS,
@@ -20,12 +20,11 @@ from specdemo.events import (
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, turns_of, values_of_rule
 from specdemo.events.speedup import best_gamma, checks, estimates
 from specdemo.events.thoughts import MARKS
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import verdict, why_none
-from specdemo.servers.software import messages_of
 from specdemo.ui.view.settings import OFF, SECTIONS
 from specdemo.ui.view.texts import number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
@@ -36,18 +35,20 @@ MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on;
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 REPEATS = 5  # times that each setting runs on one prompt where it cannot be timed in turns, and at most
 SET_SIZE, SET_TOKENS = 5, 48  # prompts in a set, and tokens of each text, at most
+TextsOf = Callable[[Iterable[int]], list[str]]
 
 
 @dataclass(eq=False)
 class RunFeed:
     """What pages are told of one run: the rounds from one on, or a snapshot of everything.
 
-    tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
-    the query of the address that asks for the run. settles: its last numbers may still change.
+    texts_of: as a Pair has it; None shows the prompt as one piece. recorded: the run is not going on; the
+    page plays it. link: the query of the address that asks for the run. settles: its last numbers may still
+    change.
     """
 
     trace: Trace
-    tokenizer: Any = None
+    texts_of: TextsOf | None = None
     recorded: bool = False
     link: str = ""
     settles: bool = False
@@ -98,7 +99,7 @@ class RunFeed:
     def snapshot(self) -> dict[str, Any]:
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
-        update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
+        update["prompt"] = prompt_tokens(self.trace, self.texts_of, self.recorded)
         update |= {"whose": whose(self.trace, self.recorded), "setting": setting(self.trace)}
         update |= self._figures(finish)
         if self.link:
@@ -135,7 +136,7 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
     """The messages up to the trace's own answer; None where no chat template was used."""
     if not trace.params.chat:
         return None
-    asked = (ChatMessage(**one) for one in messages_of(trace.messages or trace.prompt, trace.params))
+    asked = turns_of(trace.messages or trace.prompt, trace.params)
     return (*asked, ChatMessage("assistant", trace.text))
 
 
@@ -220,7 +221,7 @@ def outcome(trace: Trace) -> dict[str, Any]:
     }
 
 
-def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[dict[str, Any]]:
+def prompt_tokens(trace: Trace, texts_of: TextsOf | None, recorded: bool = False) -> list[dict[str, Any]]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
     The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
@@ -229,12 +230,9 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     whole: list[dict[str, Any]] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if trace.pair.server is not None:  # whose tokenizer nobody here has
         return whole if trace.prompt else []
-    if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
+    if (texts_of is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
         return whole
-    pieces = Pieces(tokenizer)
-    texts = [pieces.push(token_id) for token_id in trace.prompt_ids]
-    if texts:
-        texts[-1] += pieces.flush()
+    texts = texts_of(trace.prompt_ids) if texts_of else [""] * len(trace.prompt_ids)
     if recorded and not trace.params.chat and "".join(texts) != trace.prompt:
         return whole
     ids_and_texts = zip(trace.prompt_ids, texts, strict=True)

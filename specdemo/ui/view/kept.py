@@ -90,7 +90,7 @@ def kept_run(feed: RunFeed, name: str = "", values: Values | None = None) -> Kep
     """The feed's run, compressed. name, values: see KeptRun."""
     ended = feed.ended
     trace = feed.trace if ended else feed.trace.so_far()
-    prompt = prompt_tokens(trace, feed.tokenizer, feed.recorded)
+    prompt = prompt_tokens(trace, feed.texts_of, feed.recorded)
     return KeptRun(
         packed(trace.to_json()),
         packed(json.dumps(prompt)),
@@ -117,13 +117,13 @@ def packed(text: str | bytes) -> bytes:
 
 def opened(body: bytes, name: str, beside: Callable[[Trace], tuple[Any, Values]]) -> KeptRun | str:
     """The trace in a file as it is kept under this name; or, in the language that is spoken, why the file is
-    no trace. beside: tells the tokenizer of the trace's pair, if it is loaded here, and what the controls
+    no trace. beside: tells the `texts_of` of the trace's pair, if it is loaded here, and what the controls
     hold."""
 
     def kept() -> KeptRun:
         trace = Trace.from_json(body.decode())
-        tokenizer, values = beside(trace)
-        return kept_run(RunFeed(trace, tokenizer, recorded=True), name, values)
+        texts_of, values = beside(trace)
+        return kept_run(RunFeed(trace, texts_of, recorded=True), name, values)
 
     try:
         one = kept()
