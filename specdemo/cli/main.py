@@ -1,4 +1,4 @@
-"""python -m specdemo: generate, bench, advise, pairs, doctor.
+"""python -m specdemo: generate, bench, advise, pairs, doctor, export.
 
 Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
 devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from specdemo.cli.options import (
     ALL,
@@ -25,9 +25,11 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
+from specdemo.events import METHODS, Params, Round, is_tree, words_of_row
+from specdemo.events.params import as_text, rule_in_words
+from specdemo.events.trace import Trace
+from specdemo.events.verdict import verdict
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless
 
@@ -37,6 +39,14 @@ if TYPE_CHECKING:
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
 TOLD_EVERY, SAVED_EVERY = 30.0, 60.0  # s: a long measurement, where nobody sees each step
+STYLES = {
+    "accepted": "\033[4;32m",  # green, underlined
+    "rejected": "\033[9;31m",  # red, struck through
+    "resampled": "\033[1;31m",  # red, bold
+    "bonus": "\033[1;34m",  # blue, bold
+    "sampled": "\033[34m",  # blue
+}
+RESET = "\033[0m"
 
 
 class Failure(Exception):
@@ -50,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
     commands = {"generate": _generate, "bench": _bench, "advise": _advise}
-    commands |= {"pairs": _pairs, "doctor": _doctor}
+    commands |= {"pairs": _pairs, "doctor": _doctor, "export": _export}
     return run_command(commands[arguments.command], arguments)
 
 
@@ -266,10 +276,8 @@ def _advise(arguments: Namespace) -> int:
 def _pairs(arguments: Namespace) -> int:
     """Lists the pairs by what drafts."""
     width = max(map(len, CATALOGUE))
-    for kind in DRAFTER_KINDS:
+    for kind in dict.fromkeys(entry.drafter_kind for entry in CATALOGUE.values()):
         entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind]
-        if not entries:
-            continue
         put(f"{words_of_row('kinds', kind, 'label')}: {words_of_row('kinds', kind, 'sentence')}")
         for entry in entries:
             gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
@@ -280,6 +288,16 @@ def _pairs(arguments: Namespace) -> int:
         put()
     put(f"quantised weights: {QUANTIZE_WHERE}")
     return 0
+
+
+def _export(arguments: Namespace) -> int:
+    from specdemo.ui.page.alone import export
+
+    try:
+        export(Path(arguments.folder), arguments.language)
+    except OSError as error:
+        raise ValueError(f"folder must be one that can be written to, not {arguments.folder!r}") from error
+    return tell(f"the class's page is {Path(arguments.folder) / 'index.html'}")
 
 
 def _doctor(arguments: Namespace) -> int:
@@ -300,3 +318,81 @@ def _doctor(arguments: Namespace) -> int:
         status = tell("interrupted: this is what was found before", INTERRUPTED)
     put(doctor.report(checks))
     return status or doctor.exit_status(checks)
+
+
+class Printer:
+    """Writes a run's text as its trace gets it, coloured on a terminal. Rejected tokens are no part of it:
+    they go to standard error, where both are the same screen, each before the token that replaced it."""
+
+    def __init__(self, out: TextIO, err: TextIO):
+        self.out, self.err = out, err
+        self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.shows_rejected = self.coloured and err.isatty()
+        self.pending: list[tuple[str, str]] = []  # (text, fate) of pieces that are not written yet
+        self.written = 0  # characters of the text
+
+    def round(self, a_round: Round, text: str) -> None:
+        """text: the trace's, with this round."""
+        judged = (token for token in a_round.draft if token.fate in ("accepted", "rejected"))
+        self.pending += [(token.text, token.fate) for token in judged]
+        if a_round.next:
+            self.pending.append((a_round.next.text, a_round.next.source))
+        self._write_until(len(text))
+
+    def finish(self, text: str) -> None:
+        """Writes the rest of `text`, the whole text, and a newline."""
+        self._write_until(len(text))
+        rest = text[self.written :]  # an incomplete character, if the run was interrupted in one
+        print(harmless(rest) if self.out.isatty() else rest, file=self.out, flush=True)
+
+    def _write_until(self, length: int) -> None:
+        """Writes pending pieces until so many characters of the text are written."""
+        while self.pending:
+            piece, fate = self.pending.pop(0)
+            if fate == "rejected":
+                if self.shows_rejected:
+                    self._write(self.err, piece.replace("\n", "\N{RETURN SYMBOL}"), fate)
+                continue
+            shown = piece[: length - self.written]
+            self._write(self.out, shown, fate)
+            self.written += len(shown)
+            if rest := piece[len(shown) :]:
+                self.pending.insert(0, (rest, fate))
+                return
+
+    def _write(self, file: TextIO, text: str, fate: str) -> None:
+        if file.isatty():
+            text = harmless(text)
+        if text:
+            file.write(f"{STYLES[fate]}{text}{RESET}" if self.coloured else text)
+            file.flush()
+
+
+def _write(value: float | None, pattern: str) -> str:
+    return "–" if value is None else pattern.format(value)
+
+
+def summary(trace: Trace) -> tuple[str, str]:
+    """Two lines: whether speculation paid, and the run's numbers."""
+    stats, params, rounds = trace.stats, trace.params, trace.rounds
+    per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
+    is_auto = params.gamma == "auto" and not params.tree
+    chosen = [one.gamma for one in rounds if one.gamma is not None] if is_auto else []
+    by_arrival = stats.arrival_ms is not None  # a server's
+    count = max(0, stats.target_forwards - stats.rounds)  # of the prompt, or of parts of the text again
+    fed_apart = any(one.target_forwards > 1 for one in rounds)
+    what_was_read = "prompt, and text fed again or token by token, read" if fed_apart else "prompt read"
+    numbers = (
+        f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
+        f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
+        f"tree {as_text(params.tree)}" if any(is_tree(one.draft) for one in rounds) else "",
+        f"acceptance rate {_write(stats.acceptance_rate, '{:.0%}')}",
+        f"{_write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
+        "" if by_arrival else f"cost ratio {_write(stats.cost_ratio, '{:.3f}')}",
+        f"first after {_write(stats.ttft_ms, '{:.0f}')} ms",
+        "" if by_arrival else f"{what_was_read} in {count} other target forward{'' if count == 1 else 's'}",
+        rule_in_words(params),
+        f"ended by {trace.finish}",
+        f"seed {params.seed}" if params.temperature else "greedy",
+    )
+    return verdict(trace, trace.finish).text, ", ".join(filter(None, numbers))

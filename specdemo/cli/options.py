@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from specdemo.events import LISTED, METHODS, PARAMETERS, RULES, Params
 from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, described, read_number
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
+from specdemo.words.catalogue import LANGUAGES
 from specdemo.words.message import about, harmless
 
 ALL = "all"  # of bench --methods
@@ -31,8 +32,7 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    names = "generate | bench | advise | pairs | doctor"
-    commands = parser.add_subparsers(required=True, dest="command", metavar=names)
+    commands = parser.add_subparsers(required=True, dest="command")
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
     about = "save the run's trace as JSON; - writes it to standard output instead of the text"
@@ -45,6 +45,9 @@ def parser() -> Parser:
     about = "find which drafter and draft length pay for your work, or that none does"
     _add_advise_options(commands.add_parser("advise", help=about))
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
+    export = commands.add_parser("export", help="write the recorded runs and exercises as files for a class")
+    export.add_argument("folder", metavar="DIR")
+    export.add_argument("--language", choices=list(LANGUAGES), default="en", help="of the files (default en)")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU")
     about = "only these, for example versions,parity"
     doctor.add_argument("--sections", type=_names, metavar="NAME,NAME", help=about)

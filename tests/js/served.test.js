@@ -3,7 +3,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
+import { deathsIn } from "../../specdemo/ui/static/view/positions.js";
 import { numbersAfter } from "../../specdemo/ui/static/view/replay.js";
 import { isServed, isUnknown, nameOf } from "../../specdemo/ui/static/view/served.js";
 import { inWords, placeAfter } from "../../specdemo/ui/static/view/steps.js";

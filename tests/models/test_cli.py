@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from specdemo import Trace
-from specdemo.cli.main import main
-from specdemo.cli.terminal import Printer
+from specdemo.cli.main import Printer, main
 from specdemo.events import Next, Round
 from specdemo.loading.catalog import CATALOGUE, EMBEDDED
 from tests.checkpoints import saved_in

@@ -4,10 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from specdemo.ui.runs import guess as module
 from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import LOCAL
+from specdemo.ui.runs.routes import hall_routes
 from specdemo.words.catalogue import say
 
 GAME = "0123456789abcdef"
@@ -94,3 +97,56 @@ def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none(clock)
     assert (fourth := halls.open(GAME, "c")) and halls.get(second) is None
     assert all(map(halls.get, (first, third, fourth)))
     assert halls.open(GAME, "d") is None, "nobody has more than one"
+
+
+EXERCISE = {"question": "kept?", "rows": [["p", "0.5"]], "choices": ["yes", "no"], "right": 1, "why": "u"}
+
+
+@pytest.fixture
+def client():
+    return TestClient(Starlette(routes=hall_routes(Halls(FEW))))
+
+
+def opened(client, page="http://127.0.0.1:7860/?tab=exercises"):
+    return client.post("/specdemo/halls/exercises/open", content=page).json()
+
+
+def test_what_the_hall_answers_is_counted_once_for_each_page_and_each_exercise(client):
+    hall = opened(client)
+    assert hall["link"] == f"http://127.0.0.1:7860/?tab=exercises&hall={hall['code']}"
+    assert hall["picture"].startswith("data:image/svg+xml")
+    path = f"/specdemo/halls/{hall['code']}"
+
+    def told(**what):
+        return client.post(path, json=what).json()
+
+    assert told(key=hall["key"][:-1], exercise=EXERCISE) == {"wrong": say("exercises.not_yours")}
+    assert "exercise" not in client.get(path).json()
+    assert told(key=hall["key"], exercise=EXERCISE) == {}
+    for session, choice in (("a", 0), ("a", 1), ("b", 1)):
+        assert told(session=session, asked=1, choice=choice) == {}
+    assert told(session="c", asked=1, choice=0) == {"wrong": say("guess.hall.full")}
+    assert client.get(path).json() == {"exercise": EXERCISE, "asked": 1, "answers": [1, 1]}
+    assert told(key=hall["key"], exercise=EXERCISE) == {}
+    assert told(session="d", asked=1, choice=0) == {"wrong": say("exercises.over")}
+    assert client.get(path).json()["answers"] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[", b"\xff", b"[]", b'{"key": 1}', b'{"session": "a b", "asked": 1, "choice": 0}', b"9" * 5000],
+)
+def test_what_is_no_answer_gets_a_sentence(client, body):
+    answer = client.post(f"/specdemo/halls/{opened(client)['code']}", content=body)
+    assert answer.status_code == 200 and answer.json()["wrong"]
+
+
+def test_a_page_on_this_machine_is_told_by_the_address_that_others_reach(client):
+    halls = Halls(FEW)
+    halls.reached = "10.0.0.7"
+    client = TestClient(Starlette(routes=hall_routes(halls)))
+    assert opened(client, "http://localhost:7860/x?a=b")["link"].startswith(
+        "http://10.0.0.7:7860/x?a=b&hall="
+    )
+    assert opened(client, "https://name.example/?a=b")["link"].startswith("https://name.example/?a=b&")
+    assert opened(client, "http://[")["wrong"]

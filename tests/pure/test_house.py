@@ -36,31 +36,31 @@ TORCH_FREE = """
 specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.trace
 specdemo.events.thoughts specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
-specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
+specdemo.cli.main specdemo.cli.options
 specdemo.ui.view.feed specdemo.ui.view.kept specdemo.ui.view.settings specdemo.ui.view.texts
 specdemo.ui.runs.limits specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (28690, 141),
-    ("specdemo/cli", ".py"): (621, 4),
+    ("specdemo", ".py"): (28526, 136),
+    ("specdemo/cli", ".py"): (620, 3),
     ("specdemo/doctor", ".py"): (379, 3),
-    ("specdemo/drafters", ".py"): (3301, 16),
-    ("specdemo/engine", ".py"): (2496, 12),
-    ("specdemo/events", ".py"): (1841, 8),
-    ("specdemo/loading", ".py"): (2240, 11),
-    ("specdemo/measure", ".py"): (2495, 13),
-    ("specdemo/runtime", ".py"): (6628, 24),
-    ("specdemo/servers", ".py"): (1218, 6),
-    ("specdemo/trials", ".py"): (470, 4),
-    ("specdemo/ui", ".py"): (5902, 32),
+    ("specdemo/drafters", ".py"): (3209, 16),
+    ("specdemo/engine", ".py"): (2494, 11),
+    ("specdemo/events", ".py"): (1840, 7),
+    ("specdemo/loading", ".py"): (2216, 11),
+    ("specdemo/measure", ".py"): (2492, 13),
+    ("specdemo/runtime", ".py"): (6608, 24),
+    ("specdemo/servers", ".py"): (1206, 6),
+    ("specdemo/trials", ".py"): (469, 4),
+    ("specdemo/ui", ".py"): (5902, 30),
     ("specdemo/words", ".py"): (209, 3),
-    ("specdemo/ui/static", ".js"): (10389, 64),
-    ("specdemo/ui/static", ".css"): (1720, 17),
-    ("specdemo/words", ".json"): (3866, 2),
+    ("specdemo/ui/static", ".js"): (10388, 64),
+    ("specdemo/ui/static", ".css"): (1700, 17),
+    ("specdemo/words", ".json"): (3848, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (32290, 220),
+    ("tests", ".py .js .mjs"): (32191, 220),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

@@ -36,4 +36,4 @@ def test_the_scripts_pure_modules():
     command = ["node", "--input-type=module", "--eval", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall("^ok ", done.stdout, re.MULTILINE)) > 100, done.stdout
+    assert len(re.findall("^ok ", done.stdout, re.MULTILINE)) > 90, done.stdout

@@ -57,9 +57,9 @@ def test_it_shows_every_token_with_its_fate_and_what_needs_no_server(two, every_
     _, [_, frame] = two
     assert on_stage(frame) == recorded(every_fate[1])
     assert joined(tokens(frame), "prompt") == every_fate[1].prompt
-    for hidden in ("Generate", "Lecture", "Copy link", "Instruments"):
+    for hidden in ("Generate", "Copy link", "Instruments"):
         assert not frame.get_by_role("button", name=hidden).is_visible(), hidden
-    assert frame.get_by_role("tab").all_text_contents() == ["Text", "Why it is exact"]
+    assert frame.get_by_role("tab").all_text_contents() == ["Text", "Why it is exact", "Exercises"]
 
 
 def test_a_click_pins_a_token_the_player_steps_and_the_other_cell_is_not_disturbed(two):

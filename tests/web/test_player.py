@@ -184,7 +184,7 @@ def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
         assert number(page, "rounds") == str(count - 2)
         press(page, "ArrowDown")
         assert on_stage(page) == of_rounds(trace, count - 1)
-    speed = page.get_by_test_id("replay").get_by_role("combobox")
+    speed = page.get_by_test_id("replay").get_by_role("combobox").first
     speed.select_option("0.04")
     page.locator('[data-move="end"]').focus()
     for key, shown in (
@@ -200,3 +200,51 @@ def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
     assert on_stage(page) == recorded(trace), "what was shown before the lecture is there again"
     assert page.locator(".stage .pinned").get_attribute("data-fate") == "resampled" and page.url == link
     speed.select_option("1")
+
+
+def test_a_lecture_is_one_sequence_and_leaves_the_page_as_it_was(visit, bare):
+    page = visit(f"{bare}/?lecture=figure", still=True)
+    scene, address = (
+        page.get_by_role("combobox", name="Scene"),
+        "new URLSearchParams(location.search).get('lecture')",
+    )
+    page.locator(".run[data-lecture]").wait_for()
+
+    def shown(name: str) -> None:
+        page.wait_for_function(f"name => {address} === name", arg=name)
+        assert scene.input_value() == name
+
+    shown("figure")
+    press(page, "PageUp")
+    shown("text")
+    assert on_stage(page), "one comes back to the end of the text"
+    press(page, "ArrowRight", 2)
+    assert page.locator('[data-testid="figure"] .cards').evaluate("e => e.scrollLeft") > 0
+    press(page, "ArrowRight", 2)
+    shown("trials")
+    press(page, "ArrowRight")
+    shown("worlds")
+    press(page, "ArrowRight", 9)
+    shown("tree")
+    page.get_by_text("tree 2,2,1,1").wait_for()
+    press(page, "ArrowDown")
+    page.get_by_test_id("inspector").locator(".tree button").first.wait_for()
+    with page.expect_popup() as popup:
+        press(page, "n")
+    assert popup.value.locator(".now h2").inner_text() == "5 A tree"
+    press(page, "k")
+    assert page.locator(".workspace").get_attribute("inert") is not None, (
+        "nothing but the keys changes anything"
+    )
+    press(page, "k")
+    press(page, "6")
+    shown("exercises")
+    assert popup.value.locator(".now h2").inner_text() == "6 Exercises"
+    press(page, "8")
+    shown("gamma")
+    press(page, "PageDown")
+    shown("exercises")
+    press(page, "l")
+    wait_for_state(page, "recorded")
+    assert "lecture" not in page.url
+    assert page.locator("[inert]").count() == 0 and popup.value.is_closed()

@@ -16,6 +16,8 @@ import httpx
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from specdemo.ui.runs.limits import LOOPBACK
+
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and an event
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 
@@ -104,7 +106,6 @@ def short(value: Any) -> str:
 # site whose name was made to lead here (DNS rebinding) sends that name as Host, and any other sends its own
 # as Origin.
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0", "::"}
 SHOWN_NAME = 60  # characters of a name
 # The last part has a letter, or browsers take the name for an address.

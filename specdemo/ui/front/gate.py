@@ -116,7 +116,7 @@ class Gate:
             (r"/gradio_api/(call/(v2/)?\w{1,64}|queue/join|cancel|reset)", ("POST",), body),
             (r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), self._tools),
             (r"/specdemo/runs(/\w{1,64}/stop)?", ("POST",), body),
-            (r"/specdemo/halls/[0-9a-f]{16}", ("POST",), body),
+            (r"/specdemo/halls/([0-9a-f]{16}|exercises)/open|/specdemo/halls/[0-9a-f]{32}", ("POST",), body),
             (r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",), self._plain),
             (r"/specdemo/halls/[0-9a-f]{32}", ("GET",), self._plain),
             (r"/specdemo/traces", ("POST",), trace),

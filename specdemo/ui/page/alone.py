@@ -20,16 +20,20 @@ from pathlib import Path
 from specdemo.events.trace import Trace
 from specdemo.ui.page.frame import STATIC, frame
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.kept import packed, with_update
+from specdemo.ui.view.kept import RECORDINGS, packed, recorded_trace, with_update
 from specdemo.words.catalogue import LANGUAGES, catalogue, say, speaking
 
 ENTRY = "page/alone.js"
-TABS = ("text", "figure")
+TABS = ("text", "figure", "exercises")
 STYLES = (
-    *("view/stage", "page/layout", "view/panels", "page/touch", "keep/saving"),
-    *("lesson/figure", "page/reduced", "page/alone"),
+    *("view/stage", "page/layout", "view/panels", "page/touch", "page/lecture", "page/reduced"),
+    *("runs/guess", "lesson/figure", "keep/saving", "page/alone"),
 )
 CELL_HEIGHT = 640  # pixels
+INDEX = """<!DOCTYPE html>
+<html lang="{}"><meta charset="utf-8"><title>SpecDemo</title>
+<style>:root {{ color-scheme: light dark; font: 18px sans-serif }}</style><h1>SpecDemo</h1><dl>{}</dl></html>
+"""
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[^"]+)";$', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/)\n", re.MULTILINE | re.DOTALL)
 BLANK = re.compile(r"^[ \t]+|\n(?=\n)|/\*\* @type [^*]*\*/ (?=\()", re.MULTILINE)  # and casts
@@ -74,6 +78,20 @@ def show(trace: Trace, language: str = "en") -> Cell:
     )
 
 
+def export(folder: Path, language: str = "en") -> None:
+    """Writes each recorded run as a file, with the lesson and exercises about it, and a page that lists them.
+    Any static host serves the folder, and a browser opens it from the disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with speaking(language):
+        runs = {"first": (say("page.title"), say("page.introduction"))}
+        runs |= {name: (say(f"recorded.{name}.name"), say(f"recorded.{name}.about")) for name in RECORDINGS}
+    listed = ""
+    for name, words in runs.items():
+        show(recorded_trace(name), language).save(folder / f"{name}.html")
+        listed += '<dt><a href="{}.html">{}</a></dt><dd>{}</dd>'.format(name, *map(escape, words))
+    (folder / "index.html").write_text(INDEX.format(language, listed), encoding="utf-8")
+
+
 def one_file(message: str, language: str) -> str:
     """The run as one HTML file. message: the JSON of the one that shows all of the run, in this language."""
     before, after = _around(language)
@@ -94,7 +112,7 @@ def _around(language: str) -> tuple[str, str]:
     before = (
         f'<!DOCTYPE html>\n<html lang="{language}" class="reduced alone"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>SpecDemo</title>'
-        f"<style>{styles}</style>{body}"
+        f"<style>{styles}</style><h1>SpecDemo</h1>{body}"
         f'<script type="application/gzip" id="kept-words">{b64encode(packed(words)).decode()}</script>'
         '<script type="application/gzip" id="kept-run">'
     )

@@ -20,10 +20,9 @@ from specdemo.words.catalogue import LANGUAGES, WORDS, say
 STATIC = Path(__file__).parents[1] / "static"
 TABS = (
     *("text", "worlds", "positions", "gamma", "race", "compare", "advise"),
-    *("exactness", "figure", "trials", "guess"),
+    *("exactness", "figure", "trials", "guess", "exercises"),
 )
 BESIDE_THE_TEXT = ("text", "positions")
-LECTURED = ("figure", "worlds", "race")  # tabs that fill the screen in a lecture
 PARTS = ("name", "definition")  # of a number's words
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
@@ -69,6 +68,7 @@ FRAME = """<div class="run" data-state="empty" data-tab="text" data-first data-l
     <label class="later">{page.player.at} <select>{speeds}</select></label>
     <button type="button" class="lecture later" aria-pressed="false"
       title="{page.player.lecture_is}">{page.player.lecture}</button>
+    <label class="scenes">{lecture.scene} <select></select></label>
     <p class="keys of-text">{page.player.keys}</p>
     <p class="keys of-panel">{page.player.keys_of_panel}</p></div>
   {panels}
@@ -125,8 +125,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         for name in names
     )
     panels = "".join(
-        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}'
-        f'{" lectured" if name in LECTURED else ""}" data-testid="{name}" '
+        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in names
         if name not in BESIDE_THE_TEXT

@@ -37,7 +37,7 @@ CHOICES = {"tab": TABS, "trace": (RECORDED_RUN, *RECORDINGS)}
 OURS = (*GENERATING, *WRITTEN, *CHOICES)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
 # __, the visitor's language, and what earlier links told of a recording.
-OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "digest")
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "lecture", "digest")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 

@@ -29,6 +29,7 @@ from specdemo.ui.page.api import add_api, in_a_sentence, leave_out_queue, note_v
 from specdemo.ui.page.frame import frame, loader
 from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
+from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
@@ -69,6 +70,7 @@ class Page(gr.Blocks):
 
     board: Board
     calls: Calls
+    halls: Halls
     routes: list[Route]
     endpoints: dict[str, Endpoint]
     others: dict[str, dict[str, Any]] = {}
@@ -101,6 +103,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     numbers = {number: demo.endpoints[name] for number, name in names.items() if name in demo.endpoints}
     demo.calls = Calls(limits, demo.endpoints, numbers, note_visitor, in_a_sentence)
     asked = PageRequests(models, queue, board, limits)
+    demo.halls = asked.halls
     demo.routes = [
         *demo.calls.routes(),
         asked.route(),

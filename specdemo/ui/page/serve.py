@@ -4,9 +4,10 @@ on SIGINT (Ctrl+C), and on SIGTERM, which a host sends."""
 import gc
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from specdemo.ui.front.checks import Hosts
+from specdemo.ui.front.checks import EVERYWHERE, Hosts
 from specdemo.ui.front.connections import bound_connections
 from specdemo.ui.front.gate import Gate, with_host
 from specdemo.ui.page.api import PRIVATE_OPTIONS, choose_tools
@@ -38,13 +39,14 @@ STARTING = {
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
     *("page/touch", "page/lecture", "page/reduced", "page/tour", "traces/recorded"),
-    *("runs/instruments", "runs/guess", "runs/trials", "runs/worlds", "lesson/figure", "keep/saving"),
+    *("runs/instruments", "runs/guess", "runs/trials", "runs/worlds"),
+    *("lesson/figure", "keep/saving"),
 )
-# Runs before anything is drawn. The gate lets other pages frame a page with this name in its address.
+# Runs before anything is drawn. The gate lets other pages frame a page with the name frame in its address.
 REDUCING = """<script>
-if (new URLSearchParams(location.search).getAll("frame").includes("1")) {
-  document.documentElement.classList.add("reduced");
-}
+const asked = new URLSearchParams(location.search), looks = document.documentElement.classList;
+if (asked.getAll("frame").includes("1")) looks.add("reduced");
+if (asked.has("hall")) looks.add("in-hall");
 </script>"""
 
 
@@ -94,6 +96,7 @@ def launch(
             app_kwargs=_in_front(demo, queue, limits),
             **PRIVATE_OPTIONS,
         )
+    demo.halls.reached = _reached(host)
     bound_connections(demo.server, limits)
     hosts = Hosts(host, allowed, limits.hosted, limits.behind_proxy)
     demo.app.middleware_stack = with_host(demo.app.middleware_stack, limits, hosts)
@@ -114,6 +117,16 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
         "lifespan": lifespan,
         "openapi_url": None,
     }
+
+
+def _reached(host: str) -> str:
+    """The address by which other machines reach this one, where it listens on all of its own; else empty."""
+    if host not in EVERYWHERE:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # which sends nothing
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def _script_route() -> Route:

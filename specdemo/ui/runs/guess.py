@@ -7,8 +7,8 @@ verdicts from everybody who plays with the same settings and seed. At the same p
 chosen drafter's own draft of as many tokens is judged as well.
 
 A hall is open from when its lecturer opens it until its life ends, in memory only and without names. Whoever
-knows its code may read its counts. The server counts what it has judged itself: the first game of each page,
-round after round.
+knows its code may read its counts. Of a game the server counts what it has judged itself: the first game of
+each page, round after round. Of an exercise it counts the first answer of each page.
 """
 
 import re
@@ -19,7 +19,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from specdemo.engine.emit import INCOMPLETE, Pieces
 from specdemo.errors import PairError
@@ -185,16 +187,55 @@ class Play:
     over: bool = False
 
 
+Words = Annotated[str, Field(max_length=1_000)]
+
+
+class Exercise(BaseModel):
+    """A question with its choices, as the page made it. rows: of a table. right: the number of a choice."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    question: Words
+    rows: list[Annotated[list[Words], Field(max_length=10)]] = Field(max_length=6)
+    choices: list[Words] = Field(min_length=2, max_length=6)
+    right: int
+    why: Words
+
+
+class Asked(BaseModel):
+    """The lecturer asks an exercise. key: that of the hall."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    key: Words
+    exercise: Exercise
+
+
+class Answered(BaseModel):
+    """A page's answer. session: the page. asked: to which of the hall's exercises."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    session: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    asked: int
+    choice: Annotated[int, Field(ge=0, le=5)]
+
+
+OF_EXERCISES: TypeAdapter[Asked | Answered] = TypeAdapter(Asked | Answered)
+
+
 @dataclass
 class Hall:
-    """A hall. game: the name of what is played in it. address: where it was opened from. looked: when its
-    counts were last asked for."""
+    """A hall. game: the name of what is played in it; empty where exercises are asked. address: where it was
+    opened from. looked: when its counts were last asked for. key: what its lecturer alone knows. asked: the
+    number of the exercise. answers: the choices, by session."""
 
     game: str
     address: str
     opened: float
     looked: float
     plays: dict[str, Play] = field(default_factory=dict)  # by session
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+    exercise: Exercise | None = None
+    asked: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
 
 
 class Halls:
@@ -203,6 +244,7 @@ class Halls:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.halls: dict[str, Hall] = {}  # the first opened one first
+        self.reached = ""  # the address by which other machines reach this one, where it has several
 
     def open(self, game: str, address: str) -> str | None:
         """Opens a hall and returns its code; None where the server or the address has too many. An address
@@ -238,11 +280,31 @@ class Halls:
         hall.looked = time.monotonic()
         plays = [play for play in hall.plays.values() if play.rounds]
         rounds = sum(play.rounds for play in plays)
+        if exercise := hall.exercise:
+            answers = [[*hall.answers.values()].count(at) for at in range(len(exercise.choices))]
+            return {"exercise": exercise.model_dump(), "asked": hall.asked, "answers": answers}
         return {
             "players": sorted(play.tokens / play.rounds for play in plays),
             "hall": sum(play.tokens for play in plays) / rounds if rounds else None,
             "drafter": sum(play.of_drafter for play in plays) / rounds if rounds else None,
         }
+
+    def take(self, code: str, body: bytes) -> str:
+        """Takes what the lecturer asks, or an answer. Returns what is wrong with it, or nothing."""
+        if (hall := self.get(code)) is None:
+            return say("guess.hall.forgotten")
+        told = OF_EXERCISES.validate_json(body)
+        if isinstance(told, Asked):
+            if not secrets.compare_digest(told.key.encode(), hall.key.encode()):
+                return say("exercises.not_yours")
+            hall.exercise, hall.asked, hall.answers = told.exercise, hall.asked + 1, {}
+        elif told.asked != hall.asked:
+            return say("exercises.over")
+        elif len(hall.answers) >= self.limits.plays_of_hall and told.session not in hall.answers:
+            return say("guess.hall.full")
+        else:
+            hall.answers.setdefault(told.session, told.choice)
+        return ""
 
     def count(self, session: str, request: GuessRequest, game: dict[str, Any]) -> str:
         """Counts a round that was judged, if it goes on where the page's first game in this hall stands.

@@ -17,6 +17,7 @@ from specdemo.words.catalogue import numeral
 from specdemo.words.message import message, refusal
 
 MIB = 2**20
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # each machine's names for itself
 Thing = TypeVar("Thing", bound=Hashable)
 
 

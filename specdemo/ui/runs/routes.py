@@ -8,12 +8,15 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
+import segno
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -21,7 +24,7 @@ from starlette.routing import Route
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement
 from specdemo.ui.runs.guess import Halls
-from specdemo.ui.runs.limits import Limits, request_address
+from specdemo.ui.runs.limits import LOOPBACK, Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.view.kept import COMPRESSED, KeptRun, opened, values_of_trace
@@ -116,13 +119,35 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
 
 def hall_routes(halls: Halls) -> list[Route]:
-    """Opens a hall for a game, and tells its counts to whoever knows its code."""
+    """Opens a hall for a game or for exercises, and tells its counts to whoever knows its code."""
 
     async def open_hall(request: Request) -> Response:
+        """The body: the page's address for the hall, to which its code is added."""
+        try:
+            page = urlsplit((await request.body()).decode())
+            if page.scheme not in ("http", "https") or not page.hostname:
+                raise ValueError(page.scheme)
+            if halls.reached and page.hostname in LOOPBACK:
+                page = page._replace(netloc=f"{halls.reached}:{page.port or 80}")
+        except ValueError:
+            return JSONResponse({"wrong": "The body must be the address of the page."})
         code = halls.open(request.path_params["name"], request_address(request.scope, halls.limits))
-        if code is None:
+        if (hall := halls.get(code or "")) is None:
             return JSONResponse({"wrong": say("guess.hall.many")})
-        return JSONResponse({"code": code})
+        link = f"{page.geturl()}&hall={code}"
+        picture = ""  # a link can be too long for one
+        with suppress(segno.DataOverflowError):
+            picture = segno.make(link).svg_data_uri(scale=6, border=2)
+        return JSONResponse({"code": code, "key": hall.key, "link": link, "picture": picture})
+
+    async def tell_hall(request: Request) -> Response:
+        """The lecturer asks an exercise, or a page answers it."""
+        try:
+            wrong = halls.take(request.path_params["name"], await request.body())
+        except ValidationError as error:
+            first = error.errors()[0]
+            wrong = ".".join(map(str, first["loc"])) + f": {first['msg']}"
+        return JSONResponse({"wrong": wrong} if wrong else {})
 
     async def counts(request: Request) -> Response:
         # Browsers would log any other status as an error.
@@ -130,7 +155,8 @@ def hall_routes(halls: Halls) -> list[Route]:
         return JSONResponse(found or {"wrong": say("guess.hall.forgotten")})
 
     return [
-        Route(f"{HALLS}/{{name}}", open_hall, methods=["POST"]),
+        Route(f"{HALLS}/{{name}}/open", open_hall, methods=["POST"]),
+        Route(f"{HALLS}/{{name}}", tell_hall, methods=["POST"]),
         Route(f"{HALLS}/{{name}}", counts, methods=["GET"]),
     ]
 

@@ -143,7 +143,7 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
 def setting(trace: Trace) -> dict[str, Any]:
     params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
-    as_set = ("draft_with", "ngram", "gamma", "temperature", "chat")
+    as_set = ("draft_with", "gamma", "temperature", "chat")
     return {
         **{name: getattr(params, name) for name in as_set},
         "manner": manner,

@@ -1,101 +1,59 @@
 // @ts-check
-// "Save as": the run as one HTML file; and, as the page shows them now, the coloured text as a picture, and the rounds as
-// a table.
+// "Save as": the run as one HTML file, its rounds as a table, and what the browser prints.
 
 import { find, h, makeMenu, saveFile, tellWrong } from "../view/dom.js";
-import { isUnknown } from "../view/served.js";
-import { signOf } from "../view/textless.js";
+import { tokensOf } from "../view/run.js";
 import { say } from "../view/words.js";
-import { roundsAsCsv } from "./csv.js";
-import { pictureOf } from "./picture.js";
 
-/** @import { Run, Token } from "../view/run.js" */
-/** @import { Screen } from "../view/screen.js" */
-/** @import { Inked } from "./picture.js" */
+/** @import { Round, Run } from "../view/run.js" */
 
-const KINDS = /** @type {const} */ (["html", "svg", "png", "csv"]);
-const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
-const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
+const COLUMNS = [
+  "round", "place", "fate", "id", "text", "p", "q", "u", "accept_prob", "raw_p", "raw_q", "draft_ms", "verify_ms",
+];
 
 /**
  * Puts the menu behind the button that saves the trace.
  * @param {HTMLElement} page
  * @param {Run} run
- * @param {Screen} screen
  * @param {() => Promise<{ name: string, text: string }>} [fetchHtml] gives the HTML file; without it, none is offered
  */
-export function offerSaving(page, run, { text }, fetchHtml) {
-  const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
-  const buttons = KINDS.filter((kind) => kind !== "html" || fetchHtml).map((kind) => {
-    const failed = (/** @type {Error} */ error) => tellWrong(page, kind === "html" ? error.message : say("keep.failed"));
-    return h("button", { "data-saves": kind, onclick: () => save(kind).catch(failed) }, say(`keep.${kind}`));
-  });
+export function offerSaving(page, run, fetchHtml) {
+  const ways = {
+    html: () => fetchHtml?.().then(({ name, text }) => saveFile(name, text, "text/html"), (error) => tellWrong(page, error.message)),
+    csv() {
+      const name = /^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy";
+      saveFile(`specdemo-${name}.csv`, roundsAsCsv(run.rounds), "text/csv");
+    },
+    print: () => print(),
+  };
+  const buttons = Object.entries(ways).filter(([name]) => name !== "html" || fetchHtml).map(([name, save]) => (
+    h("button", { "data-saves": name, onclick: () => {
+      close();
+      save();
+    } }, say(`keep.${name}`))));
   const menu = h("details", { class: "save-as" }, h("summary", {}, say("keep.save_as")), h("div", {}, buttons));
   find(page, "#save").after(menu);
   const { close } = makeMenu(menu);
-
-  /** @param {typeof KINDS[number]} kind */
-  async function save(kind) {
-    close();
-    if (kind === "html") return fetchHtml?.().then((file) => saveFile(file.name, file.text, "text/html"));
-    const name = `specdemo-${/^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy"}.${kind}`;
-    if (kind === "csv") return saveFile(name, roundsAsCsv(run.rounds), "text/csv");
-    const picture = pictureOf(content());
-    if (kind === "svg") return saveFile(name, picture.svg, "image/svg+xml");
-    const { height } = picture;
-    if (height > HIGHEST) return tellWrong(page, say("keep.too_high", { pixels: height, most: HIGHEST }));
-    saveFile(name, await pixelsOf(picture), "image/png");
-  }
-
-  function content() {
-    const style = getComputedStyle(page);
-    const canvas = h("canvas").getContext("2d");
-    if (!canvas) throw new Error("no canvas");
-    const legend = [...part("legend").querySelectorAll("[data-explains]")].filter((entry) => entry.checkVisibility());
-    return {
-      tokens: text.shown().flatMap(inked),
-      legend: legend.map((entry) => ({
-        text: (find(entry, ".token").textContent ?? "").replaceAll(" ", "\u00a0"), // in one box
-        fate: /** @type {HTMLElement} */ (entry).dataset.explains ?? "",
-        sign: "",
-      })),
-      verdict: [...part("verdict").children].map(({ textContent }) => textContent ?? ""),
-      whose: part("whose").textContent ?? "",
-      colour: (/** @type {string} */ name) => style.getPropertyValue(name).trim(),
-      measure(/** @type {string} */ words, /** @type {number} */ size, /** @type {boolean} */ bold) {
-        canvas.font = `${bold ? "bold " : ""}${size}px ${size > 20 ? "serif" : "sans-serif"}`;
-        return canvas.measureText(words).width;
-      },
-    };
-  }
-
-  /**
-   * With what the style sheet draws before it.
-   * @param {Token} token
-   * @returns {Inked[]}
-   */
-  function inked(token) {
-    const kind = text.kindOf(token);
-    const sign = kind ? signOf(kind) : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
-    const [before] = /[^"]+(?="$)/.exec(getComputedStyle(text.elementOf(token), "::before").content) ?? [];
-    const own = { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
-    return before ? [{ text: "", fate: "prompt", sign: before }, own] : [own];
-  }
 }
 
 /**
- * @param {{ svg: string, width: number, height: number }} picture
- * @returns {Promise<Blob>} a PNG
+ * The rounds as CSV (RFC 4180), a row for each token. Rounds and places count from 1, as on the page. Numbers are
+ * unrounded; what is not known is empty. A text is a string of JSON: it then begins with a quotation mark, so no
+ * spreadsheet takes it for a formula, and spaces and line ends are told apart.
+ * @param {Round[]} rounds
  */
-async function pixelsOf({ svg, width, height }) {
-  const image = new Image();
-  image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`; // some notebooks allow no blobs
-  await image.decode();
-  const scale = Math.min(SHARPNESS, HIGHEST / height);
-  const canvas = h("canvas");
-  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
-  canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
-  const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));
-  if (!blob) throw new Error("the canvas is too large");
-  return blob;
+export function roundsAsCsv(rounds) {
+  const rows = rounds.flatMap((round) => tokensOf(round).map((token, place) => {
+    const { fate, id, text, p, q, u, raw_p, raw_q } = token;
+    const accept_prob = "accept_prob" in token ? token.accept_prob : null;
+    const { index, draft_ms, verify_ms } = round;
+    return [index + 1, place + 1, fate, id, JSON.stringify(text), p, q, u, accept_prob, raw_p, raw_q, draft_ms, verify_ms];
+  }));
+  return [COLUMNS, ...rows].map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+/** @param {string | number | null | undefined} value */
+function cell(value) {
+  const text = String(value ?? "");
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

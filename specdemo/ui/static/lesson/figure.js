@@ -18,7 +18,7 @@ import { makeSwitches } from "./switches.js";
 import { makeTwo } from "./two.js";
 
 /** @import { Run, Token } from "../view/run.js" */
-/** @import { Trial } from "./identity.js" */
+/** @import { Mistake, Trial } from "./identity.js" */
 
 const content = () => [
   h("div", { class: "lead" }, h("p", { class: "answer" }),
@@ -28,7 +28,7 @@ const content = () => [
   h("div", { class: "whys", role: "status" }),
   h("p", { class: "place" }),
   h("div", { class: "lesson cards" },
-    ["pull", "parts", "one", "many", "two made", "two told"].map((name) => h("section", { class: name }))),
+    ["pull", "parts", "one", "many", "two"].map((name) => h("section", { class: name }))),
 ];
 const HALF = 0.5; // how far the bars' scale goes while none is longer
 
@@ -49,12 +49,12 @@ export function makeFigure(panel, pinned) {
   const parts = makeParts(part(".parts"), chosen);
   const one = makeOne(panel, part(".one"), chosen, drawOne);
   const many = makeMany(panel, part(".many"), chosen);
-  const two = makeTwo(part(".two.made"), part(".two.told"), chosen, drawLead);
+  const two = makeTwo(part(".two"), chosen, drawLead);
   const take = /** @type {HTMLButtonElement} */ (part(".take"));
-  take.addEventListener("click", takePinned);
+  take.addEventListener("click", () => takeFrom(pinned()));
   part(".reset").addEventListener("click", begin);
   begin();
-  return { show };
+  return { show, takeFrom, err };
 
   /** @param {Run} run on the stage */
   function show({ setting }) {
@@ -74,11 +74,18 @@ export function makeFigure(panel, pinned) {
     take.title = take.disabled ? say("figure.take_hint") : "";
   }
 
-  function takePinned() {
-    const token = pinned();
+  /** @param {Token | null} token whose p and q are taken */
+  function takeFrom(token) {
     const found = placeAt(token);
     if (!token || !found) return;
     Object.assign(chosen, asAt(token, found));
+    change();
+  }
+
+  /** Begins anew with a mistake switched on. @param {Mistake} mistake */
+  function err(mistake) {
+    begin();
+    chosen.mistakes.add(mistake);
     change();
   }
 
@@ -95,7 +102,7 @@ export function makeFigure(panel, pinned) {
     drawOne();
     many.draw(trial);
     two.draw(trial);
-    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".lesson > :not(.told) .plot"))) {
+    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".lesson .plot"))) {
       plot.dataset.top = inLanguage(String(top));
     }
     drawLead();

@@ -8,8 +8,8 @@ import { say } from "../view/words.js";
 /** @typedef {ReturnType<typeof makeAddress>} Address */
 
 // Of the frame around the page, Gradio's and its host's, besides those with __; the visitor's language, which is no
-// setting of a run, the tour's step, and the stop of "Two worlds".
-const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds"];
+// setting of a run, the tour's step, the scene of a lecture, and the stop of "Two worlds".
+const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "lecture", "worlds"];
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);

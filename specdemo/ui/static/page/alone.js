@@ -3,10 +3,13 @@
 
 import { offerSaving } from "../keep/saving.js";
 import { makeFigure } from "../lesson/figure.js";
+import { makeExercises } from "../runs/exercises.js";
 import { find, tellWrong } from "../view/dom.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
 import { speak } from "../view/words.js";
+import { makeHandout } from "./handout.js";
+import { makeLecture } from "./lecture.js";
 import { makeTabs } from "./tabs.js";
 
 /** @import { PageMessage } from "../view/messages.d.ts" */
@@ -32,10 +35,16 @@ async function show(page) {
   page.removeAttribute("data-first");
   const run = new Run();
   const screen = makeScreen(page, run, (visible) => screen.showHead(screen.headOf(visible)));
-  const { player, reader } = screen;
+  const { player, reader, text } = screen;
   const figure = makeFigure(find(page, '[data-testid="figure"]'), reader.pinned);
-  const tabs = makeTabs(page, () => {}, { figure });
-  offerSaving(page, run, screen);
+  const exercises = makeExercises(find(page, '[data-testid="exercises"]'), {
+    figure, select: (tab) => tabs.select(tab), pin: reader.choose,
+  });
+  const tabs = makeTabs(page, () => {}, { figure, exercises });
+  page.dataset.recorded = ""; // there are no other runs
+  makeLecture(page, { player, text, stage: null, tabs, steps: { exercises: exercises.step } });
+  makeHandout(page, run, reader, figure);
+  offerSaving(page, run);
   run.take(1, update);
   player.begin();
   player.proceed();

@@ -3,6 +3,7 @@
 
 import { makeAdvise } from "../runs/advise.js";
 import { makeCompare } from "../runs/compare.js";
+import { makeExercises } from "../runs/exercises.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
 import { makeGuess } from "../runs/guess.js";
@@ -20,6 +21,7 @@ import { makeAddress } from "./address.js";
 import { controlsHold, watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
 import { offerLanguages, takeHeld } from "./language.js";
+import { makeHandout } from "./handout.js";
 import { makeLecture } from "./lecture.js";
 import { makeNotice } from "./notice.js";
 import { makeRequests } from "./requests.js";
@@ -61,17 +63,27 @@ export function start({ element, trigger }) {
     address.write();
   };
   const race = makeRace(part("race"), server);
+  const figure = makeFigure(part("figure"), reader.pinned);
+  const exercises = makeExercises(part("exercises"), {
+    figure,
+    select: (tab) => tabs.select(tab),
+    pin(token) {
+      stage.showAll();
+      reader.choose(token);
+    },
+  }, hallOfExercises());
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness")),
-    figure: makeFigure(part("figure"), reader.pinned),
+    figure,
     gamma: makeGamma(part("gamma"), server),
     race,
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
     trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
+    exercises,
   });
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const notice = makeNotice(page, (sentence) => controls.markWrong(sentence));
@@ -90,9 +102,12 @@ export function start({ element, trigger }) {
       fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse);
     },
   });
-  makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
+  makeHandout(page, run, reader, figure);
   const stage = makeStage(page, run, screen, {
     address, notice, tabs, changed: (isWrong) => requests.changed(isWrong),
+  });
+  const lecture = makeLecture(page, {
+    player, text, stage, tabs, steps: { worlds: worlds.step, race: race.step, exercises: exercises.step },
   });
   const tour = makeTour(page, {
     run,
@@ -109,7 +124,7 @@ export function start({ element, trigger }) {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
   offerLanguages(find(page, ".language"), () => controlsHold(trigger));
-  offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
+  offerSaving(page, run, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
   if (worlds.isLinked && !isFramed()) {
@@ -117,9 +132,13 @@ export function start({ element, trigger }) {
     tabs.select("worlds");
   }
   const held = takeHeld();
+  const scene = new URLSearchParams(location.search).get("lecture");
   showLinked(page, stage, tabs, async (query) => {
     await requests.begin({ kind: "link", query });
     if (held) controlsHold(trigger, () => held);
+    if (scene === null || isFramed()) return;
+    unfoldPage();
+    lecture.enter(scene);
   });
   address.ready();
 }
@@ -129,6 +148,12 @@ function unfold(page) {
   const isFocused = document.activeElement?.matches(".unfold");
   page.removeAttribute("data-first");
   if (isFocused) find(page, "[role=tab][tabindex='0']").focus();
+}
+
+/** The code of the hall in which the page answers exercises; else empty. */
+function hallOfExercises() {
+  const query = new URLSearchParams(location.search);
+  return query.get("tab") === "exercises" ? query.get("hall") ?? "" : "";
 }
 
 /**

@@ -44,7 +44,7 @@ export function makeTabs(page, selected, panels) {
     for (const panel of page.querySelectorAll(".run > .panel")) {
       panel.classList.toggle("selected", panel.id === `panel-${name}`);
     }
-    page.toggleAttribute("data-lectured", page.querySelector(".lectured.selected") !== null); // :has() would cost a search at each token
+    page.toggleAttribute("data-filled", name !== "text" && name !== "positions"); // with a panel alone
     selected(name);
     if (known) panels[name]?.show?.(known);
   }

@@ -11,7 +11,7 @@ import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
-/** @import { Line, Measure, Row, Scale } from "../view/chart.js" */
+/** @import { Line, Row, Scale } from "../view/chart.js" */
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { GammaPoint, Measurement } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
@@ -27,8 +27,7 @@ const content = () => [
       h("li", { "data-line": "seen" }, say("gamma.estimate")),
       h("li", { "data-line": "measured" }, say("gamma.measured")),
       h("li", {}, say("gamma.best"))),
-    h("div", { class: "charts" },
-      figure("speedup", say("gamma.speedupFigure")), figure("tokens", say("gamma.tokensFigure"))),
+    h("figure", {}, h("figcaption", {}, say("gamma.speedupFigure")), h("div", { class: "chart" })),
     h("p", { class: "of" }),
     h("div", { class: "scrolls" }, h("table", { "aria-label": say("gamma.table") },
       h("thead", {},
@@ -38,8 +37,6 @@ const content = () => [
 ];
 const group = (/** @type {string} */ words) => h("th", { colspan: 2, scope: "colgroup" }, words);
 const columns = () => ["gamma.estimateColumn", "gamma.measuredColumn"].map((key) => columnHead(say(key)));
-const figure = (/** @type {Measure} */ measure, /** @type {string} */ title) => (
-  h("figure", {}, h("figcaption", {}, title), h("div", { class: "chart", "data-measure": measure })));
 const STAR = " ★";
 
 /**
@@ -53,7 +50,7 @@ export function makeGamma(panel, server) {
   /** @type {Record<string, Request>} */
   const requests = { [say("gamma.measure")]: { kind: "gamma", prompts: "set" } };
   const measuring = makeMeasuring(part(".measuring"), server, requests, say("gamma.what"));
-  const charts = /** @type {HTMLElement[]} */ ([...panel.querySelectorAll(".chart")]);
+  const chart = part(".chart");
   const body = part("tbody");
   /** @type {Run | null} */
   let run = null;
@@ -67,7 +64,7 @@ export function makeGamma(panel, server) {
   let tabStop = 0; // the gamma that Tab comes to
   panel.addEventListener("click", onClick);
   body.addEventListener("keydown", onKey);
-  new ResizeObserver(drawCharts).observe(part(".charts"));
+  new ResizeObserver(drawInto).observe(chart);
   return { show, take };
 
   /** @param {Run} shown */
@@ -111,7 +108,7 @@ export function makeGamma(panel, server) {
     if (!rows.length) return; // what was drawn before keeps its place, unseen
     drawBests();
     drawTable();
-    drawCharts();
+    drawInto();
   }
 
   function drawBests() {
@@ -127,14 +124,10 @@ export function makeGamma(panel, server) {
     if (focused) buttonOf(tabStop)?.focus();
   }
 
-  function drawCharts() {
-    for (const place of charts) {
-      const measure = /** @type {Measure} */ (place.dataset.measure);
-      const isKnown = rows.some((row) => LINES.some((line) => valueOf(row, measure, line) !== null));
-      if (place.parentElement) place.parentElement.hidden = !isKnown;
-      place.replaceChildren();
-      if (place.clientWidth) place.append(drawChart(rows, measure, place.clientWidth, place.clientHeight));
-    }
+  function drawInto() {
+    const isKnown = rows.some((row) => LINES.some((line) => valueOf(row, "speedup", line) !== null));
+    part("figure").hidden = !isKnown;
+    fill(chart, isKnown && chart.clientWidth ? drawChart(rows, chart.clientWidth, chart.clientHeight) : null);
   }
 
   /** @param {MouseEvent} event */
@@ -208,37 +201,35 @@ function drawRow(row) {
 
 /**
  * @param {Row[]} rows
- * @param {Measure} measure
  * @param {number} width
  * @param {number} height
  */
-function drawChart(rows, measure, width, height) {
-  const scale = scaleOf(rows, measure, width, height);
-  const marks = (/** @type {Line} */ line, some = rows) => marksOf(some, measure, line, scale);
+function drawChart(rows, width, height) {
+  const scale = scaleOf(rows, width, height);
+  const marks = (/** @type {Line} */ line, some = rows) => marksOf(some, line, scale);
   return svg("svg", { width, height, "aria-hidden": "true" }, // the table has the same
-    axes(rows, scale, measure),
+    axes(rows, scale),
     rows.filter(({ isOwn }) => isOwn).map((row) => ownLine(row, scale)),
-    svg("path", { class: "band", d: bandOf(rows, measure, scale) }),
+    svg("path", { class: "band", d: bandOf(rows, scale) }),
     svg("path", { class: "seen", d: pathThrough(marks("seen")) }),
-    intervalsOf(rows, measure, "measured", scale).map(({ x, low, high }) => (
+    intervalsOf(rows, "measured", scale).map(({ x, low, high }) => (
       svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }))),
     marks("measured").map(({ x, y }) => svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })),
-    measure === "speedup" ? rows.map((row) => row.best && marks(row.best, [row]).map(({ x, y }) => (
-      svg("path", { class: `best ${row.best}`, d: starAt(x, y) })))) : [],
+    rows.map((row) => row.best && marks(row.best, [row]).map(({ x, y }) => (
+      svg("path", { class: `best ${row.best}`, d: starAt(x, y) })))),
     rows.map((row) => column(row, scale)));
 }
 
 /**
  * @param {Row[]} rows
  * @param {Scale} scale
- * @param {Measure} measure
  */
-function axes(rows, scale, measure) {
+function axes(rows, scale) {
   const { left, right, floor, ceiling } = scale;
   const numbered = rows.map(({ gamma }) => gamma).filter((gamma) => scale.column >= 22 || gamma % 2 === 0);
   return [
     scale.ticks.map((tick) => [
-      svg("path", { class: measure === "speedup" && tick === 1 ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }),
+      svg("path", { class: tick === 1 ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }),
       svg("text", { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" }, inLanguage(String(tick))),
     ]),
     numbered.map((gamma) => svg("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma))),

@@ -92,9 +92,9 @@ export function makeGuess(panel, server) {
   const touched = matchMedia("(pointer: coarse)").matches;
   const text = makeText(stage);
   const inspector = makeInspector(
-    part(".inspector"), () => run.setting, () => [], text.fateNow, (token) => reader.chooseInTree(token),
+    part(".inspector"), () => run.setting, text.fateNow, (token) => reader.chooseInTree(token),
   );
-  const reader = makeReader(panel, stage, text, inspector, { light() {} }, () => []);
+  const reader = makeReader(panel, stage, text, inspector, { light() {} });
   const [yours, drafters] = ["yours", "drafters"].map((name) => makeText(part(`.${name} .stage`)));
   begin.addEventListener("click", () => server.measure({ kind: "guess", hall }));
   part(".hall").addEventListener("click", copyLink);
@@ -242,15 +242,15 @@ export function makeGuess(panel, server) {
       return;
     }
     if (counts.checked) {
-      const { code, wrong } = await openHall(game.name, game.most);
-      if (!code) return fail(wrong ?? "");
-      address += `&hall=${code}`;
+      const { link, wrong } = await openHall(game.name, game.most, game.link);
+      if (!link) return fail(wrong ?? "");
+      address = link;
     }
     try {
       await navigator.clipboard.writeText(address);
-      line.textContent = `${say("guess.copied")} ${onlyHere()}`;
+      line.textContent = `${say("guess.copied")} ${onlyHere(address)}`;
     } catch {
-      line.textContent = `${say("guess.notCopied", { address })} ${onlyHere()}`;
+      line.textContent = `${say("guess.notCopied", { address })} ${onlyHere(address)}`;
     }
   }
 }

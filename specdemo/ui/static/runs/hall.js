@@ -1,5 +1,6 @@
 // @ts-check
-// How a hall plays: the lecturer's page asks the server for the counts while it can be seen, and draws them.
+// A hall: the lecturer's page opens it, shows its link as a picture, too, and asks the server for the counts while it can
+// be seen. Here they are drawn for the game.
 
 import { ask } from "../traces/traces.js";
 import { append, fill, h, keep, recall, svg, write } from "../view/dom.js";
@@ -13,8 +14,9 @@ const [WIDTH, HEIGHT, AXIS, EDGE, NAME] = [600, 150, 24, 30, 22]; // of the plot
 const BIN = 0.25; // tokens a round
 const LARGEST = 16; // of a dot, across
 
-/** What is said of a link at localhost, 127.0.0.1 or ::1, else "". */
-export function onlyHere(host = location.hostname) {
+/** What is said of a link at localhost, 127.0.0.1 or ::1, else "". @param {string} link */
+export function onlyHere(link) {
+  const host = new URL(link).hostname;
   return /^(localhost|127(\.\d+){3}|\[::1\])$/.test(host) ? say("guess.hall.onlyHere", { host }) : "";
 }
 
@@ -25,19 +27,35 @@ const KEPT = "specdemo.hall"; // so that a reload shows it again
  * @param {string} name
  * @param {RequestInit} [how]
  */
-function askFor(name, how) {
+export function askFor(name, how) {
   return ask(`specdemo/halls/${name}`, how).then((answer) => answer.json()).catch(() => null);
+}
+
+/**
+ * Opens a hall. link: for the hall; picture: the same as a QR code, as an address; empty where it is too long.
+ * @param {string} name of the game, or "exercises"
+ * @param {string} query of the page's address for the hall
+ * @returns {Promise<{ code?: string, key?: string, link?: string, picture?: string, wrong?: string }>}
+ */
+export async function openHall(name, query) {
+  const body = `${location.origin}${location.pathname}?${query}`;
+  return await askFor(`${name}/open`, { method: "POST", body }) ?? { wrong: say("traces.lost") };
+}
+
+/** How others come to a hall. @param {string} link @param {string} picture */
+export function wayTo(link, picture) {
+  return [picture && h("img", { src: picture, alt: "" }), h("code", {}, link), h("p", { class: "warning" }, onlyHere(link))];
 }
 
 /** @param {HTMLElement} place */
 export function makeHall(place) {
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
   const [played, means, wrong] = [h("p", { class: "played" }), h("p"), h("p", { role: "status" })];
-  const warning = h("p", { class: "warning" }, onlyHere());
-  append(place, [h("h3", {}, say("guess.hall.title")), played, means, wrong, warning]);
+  const way = h("div", { class: "way" });
+  append(place, [way, h("h3", {}, say("guess.hall.title")), played, means, wrong]);
   let isOpen = false; // as far as is known, the hall that is shown
-  /** That this page, or the one before it in this tab, has opened. @type {{ game: string, code: string, most: number }} */
-  let shown = recall("sessionStorage", KEPT) ?? { game: "", code: "", most: 1 };
+  /** That this page, or the one before it in this tab, has opened. @type {{ game: string, code: string, most: number, link: string, picture: string }} */
+  let shown = recall("sessionStorage", KEPT) ?? { game: "", code: "", most: 1, link: "", picture: "" };
   if (shown.code) show();
   return open;
 
@@ -45,13 +63,15 @@ export function makeHall(place) {
    * Opens a hall for a game and shows it, unless it does already.
    * @param {string} game its name
    * @param {number} most tokens that a draft can have
-   * @returns {Promise<{ code?: string, wrong?: string }>}
+   * @param {string} query of the page's address for it
+   * @returns {Promise<{ link?: string, wrong?: string }>}
    */
-  async function open(game, most) {
+  async function open(game, most, query) {
     if (isOpen && shown.game === game) return shown;
-    const opened = await askFor(game, { method: "POST" }) ?? { wrong: say("traces.lost") };
-    if (opened.code) {
-      shown = { game, code: opened.code, most };
+    const opened = await openHall(game, query);
+    const { code, link = "", picture = "" } = opened;
+    if (code) {
+      shown = { game, code, most, link, picture };
       keep("sessionStorage", KEPT, shown);
       show();
     }
@@ -61,6 +81,7 @@ export function makeHall(place) {
   function show() {
     means.after(plot); // not before: a page has no picture that it does not show
     place.hidden = false;
+    fill(way, wayTo(shown.link, shown.picture));
     isOpen = true;
     look(shown.code);
   }

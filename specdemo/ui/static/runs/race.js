@@ -66,7 +66,7 @@ export function makeRace(panel, server) {
   let frame = 0;
   again.addEventListener("click", playOrSkip);
   speedSelect.addEventListener("change", () => { isChosen = true; });
-  return { show: beginIfSeen, take, step: playOrSkip };
+  return { show: beginIfSeen, take, step };
 
   function beginIfSeen() {
     if (isNew && panel.offsetParent) begin();
@@ -139,6 +139,13 @@ export function makeRace(panel, server) {
     if (!race) return;
     draw(lengthOf(race.lanes));
     part(".result").textContent = race.verdict;
+  }
+
+  /** Plays it, or skips to its end. Returns false where there is none, and backwards. @param {number} by */
+  function step(by) {
+    if (!race || by < 0) return false;
+    playOrSkip();
+    return true;
   }
 
   function playOrSkip() {

@@ -61,7 +61,7 @@ const content = () => [
 /**
  * @param {HTMLElement} panel
  * @param {Server} server
- * @returns {Panel & { step: (by: number) => void, leave: () => void, isLinked: boolean }}
+ * @returns {Panel & { step: (by: number) => boolean, leave: () => void, isLinked: boolean }}
  */
 export function makeWorlds(panel, server) {
   fill(panel, content());
@@ -114,11 +114,13 @@ export function makeWorlds(panel, server) {
     draw();
   }
 
-  /** @param {number} by how many stops to the right */
+  /** Goes as many stops to the right. Returns false where there are none. @param {number} by */
   function step(by) {
-    slider.value = String(Number(slider.value) + by);
+    const before = slider.value;
+    slider.value = String(Number(before) + by);
     draw();
     address();
+    return slider.value !== before;
   }
 
   // Another tab is selected.

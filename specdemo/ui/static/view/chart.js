@@ -188,13 +188,12 @@ export function whatIsMissing({ complete, rounds, outcome, setting }) {
 /**
  * The chart's axes in pixels.
  * @param {Row[]} rows
- * @param {Measure} measure
  * @param {number} width
  * @param {number} height
  */
-export function scaleOf(rows, measure, width, height) {
+export function scaleOf(rows, width, height) {
   const values = rows.flatMap((row) => LINES.flatMap((line) => (
-    [valueOf(row, measure, line) ?? 0, endsOf(row, measure, line)?.[1] ?? 0])));
+    [valueOf(row, "speedup", line) ?? 0, endsOf(row, "speedup", line)?.[1] ?? 0])));
   const reach = values.reduce((most, value) => Math.max(most, value), 1);
   const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
   const count = Math.ceil(reach / step - 1e-9);
@@ -217,13 +216,12 @@ export function scaleOf(rows, measure, width, height) {
 /**
  * Where a line's values are; rows without one are left out.
  * @param {Row[]} rows
- * @param {Measure} measure
  * @param {Line} line
  * @param {Scale} scale
  */
-export function marksOf(rows, measure, line, scale) {
+export function marksOf(rows, line, scale) {
   return rows.flatMap((row) => {
-    const value = valueOf(row, measure, line);
+    const value = valueOf(row, "speedup", line);
     return value === null ? [] : [{ x: scale.x(row.gamma), y: scale.y(value) }];
   });
 }
@@ -231,13 +229,12 @@ export function marksOf(rows, measure, line, scale) {
 /**
  * Where the ends of their intervals are.
  * @param {Row[]} rows
- * @param {Measure} measure
  * @param {Line} line
  * @param {Scale} scale
  */
-export function intervalsOf(rows, measure, line, scale) {
+export function intervalsOf(rows, line, scale) {
   return rows.flatMap((row) => {
-    const ends = endsOf(row, measure, line);
+    const ends = endsOf(row, "speedup", line);
     return ends ? [{ x: scale.x(row.gamma), low: scale.y(ends[0]), high: scale.y(ends[1]) }] : [];
   });
 }
@@ -246,11 +243,10 @@ export function intervalsOf(rows, measure, line, scale) {
  * The area between the ends of the estimates' intervals, for an SVG path; empty where there are none. It begins at the
  * target alone.
  * @param {Row[]} rows
- * @param {Measure} measure
  * @param {Scale} scale
  */
-export function bandOf(rows, measure, scale) {
-  const known = intervalsOf(rows, measure, "seen", scale);
+export function bandOf(rows, scale) {
+  const known = intervalsOf(rows, "seen", scale);
   if (!known.length) return "";
   const all = [{ x: scale.x(0), low: scale.y(1), high: scale.y(1) }, ...known];
   const [above, below] = [all.map(({ x, high: y }) => ({ x, y })), all.map(({ x, low: y }) => ({ x, y }))];

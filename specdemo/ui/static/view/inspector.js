@@ -86,11 +86,10 @@ function headingOf(column, isLeft) {
 /**
  * @param {HTMLElement} panel
  * @param {() => RunSetting | null} setting of the run on the stage
- * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  * @param {FateNow} fateNow
  * @param {(token: Drafted | Own) => void} choose is told of a token that was chosen in a tree
  */
-export function makeInspector(panel, setting, copied, fateNow, choose) {
+export function makeInspector(panel, setting, fateNow, choose) {
   fill(panel, content());
   const tree = makeTree(panel, fateNow, choose);
   const part = within(panel);
@@ -155,7 +154,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
     if (token.round.isTree) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
-    return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
+    return sentence;
   }
 
   /**

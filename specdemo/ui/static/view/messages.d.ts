@@ -168,7 +168,6 @@ export interface RunSetting {
   draft_with: string;
   manner: "chain" | "block" | "block and chain" | "copy" | null;
   drafting: string;
-  ngram: number;
   gamma: number | string;
   rule: WireRule;
   of_rule: Record<string, number>;

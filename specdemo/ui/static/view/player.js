@@ -50,6 +50,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   /** What is pinned as soon as it is on the stage. @type {Token | null} */
   let toPin = null;
   let isChosen = false; // whether the reader has chosen the speed
+  let preferred = ""; // the speed until then; empty: the usual one
   // When the run began to play on, the engine's ms to where it was then, and its speed; 0: step by step.
   let clock = { at: 0, ms: 0, pace: 0 };
   let steppedAt = -Infinity; // when the last step was played
@@ -62,7 +63,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   bar.addEventListener("keydown", onKey);
   scrubber.addEventListener("input", () => goTo(placeAfter(run.rounds, Number(scrubber.value)), "token", false));
   speed.addEventListener("change", changeSpeed);
-  return { begin, play, proceed, move, toStart, follow, whereabouts, returnTo };
+  return { begin, play, proceed, move, prefer, toStart, follow, whereabouts, returnTo };
 
   /** Another run, of which all that is known is shown. */
   function begin() {
@@ -209,7 +210,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     const off = !run.complete || run.rounds.length === 0;
     for (const button of moves) button.disabled = off;
     scrubber.disabled = off;
-    if (!off && mode !== "playing" && !isChosen) speed.value = usual();
+    if (!off && mode !== "playing" && !isChosen) speed.value = preferred || usual();
     const whole = mode === "following" || (mode === "paused" && atEnd());
     write(playButton, say(mode === "playing" ? "player.pause" : whole ? "player.replay" : "player.play"));
     const inRound = run.rounds[place.round] ? stepsIn(run.rounds[place.round]) : 0;
@@ -275,15 +276,25 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   }
 
   /**
-   * Does what a button does.
+   * Does what a button does. Returns false where the run has nothing more that way.
    * @param {Move} name
    */
   function move(name) {
-    if (!run.complete || run.rounds.length === 0) return;
-    if (name === "play") return playOrPause();
-    if (name === "end") return skip();
+    if (!run.complete) return true;
+    if (run.rounds.length === 0) return false;
     const [by, way] = /** @type {[Stride, "back" | "on"]} */ (name.split("-"));
-    goTo((way === "on" ? after : before)(run.rounds, goal, by), by);
+    const to = way ? (way === "on" ? after : before)(run.rounds, goal, by) : place;
+    if (name === "play") playOrPause();
+    else if (name === "end") skip();
+    else if (to.round === goal.round && to.step === goal.step) return false;
+    else goTo(to, by);
+    return true;
+  }
+
+  /** The speed until the reader chooses one; empty: that at which the run can be watched. @param {string} value */
+  function prefer(value) {
+    preferred = value;
+    showControls();
   }
 
   // All that is known is shown again.
@@ -300,12 +311,12 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   /** Where the run is and what is pinned, for `returnTo`. */
   function whereabouts() {
-    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned() };
+    return { rounds: run.rounds, follows: mode === "following", place, pinned: reader.pinned() };
   }
 
   /** Shows the run again as it was; what played is paused. @param {Whereabouts} so */
-  function returnTo({ number, follows, place: before, pinned }) {
-    if (number !== run.number) return;
+  function returnTo({ rounds, follows, place: before, pinned }) {
+    if (rounds !== run.rounds) return;
     if (!follows) return goTo(before, "token", false, pinned);
     follow();
     toPin = pinned;

@@ -1,24 +1,33 @@
 // @ts-check
-// The panel beside the text: where drafts die. A row's button outlines the row's tokens in the text.
+// Where drafts die: the judged tokens of a run's drafts by their place in the draft, beside the text. A row's button
+// outlines the row's tokens in the text.
 
-import { deathsIn, inWords } from "./deaths.js";
 import { around, fill, h, update, within, write } from "./dom.js";
 import { grouped, percent } from "./format.js";
+import { depthsOf } from "./run.js";
 import { isUntold } from "./served.js";
 import { columnHead, rowOf } from "./tables.js";
 import { say } from "./words.js";
 
-/** @import { Deaths, Row } from "./deaths.js" */
-/** @import { Run } from "./run.js" */
+/** @import { Drafted, Run } from "./run.js" */
 /** @import { Text } from "./text.js" */
+/**
+ * A row of the table. Its tokens are those that were judged; accepted and rejected add up to their number.
+ * @typedef {object} Row
+ * @property {string} key
+ * @property {string} label
+ * @property {string} definition
+ * @property {Drafted[]} tokens
+ * @property {number} accepted
+ * @property {number} rejected
+ */
+/** The rows, and what they add up to. @typedef {{ places: Row[], all: Row }} Deaths */
 
 const content = () => [
   h("p", { class: "answer" }),
   h("p", { class: "scope" }),
   h("p", { class: "outlined-now", role: "status" }),
   h("table", { class: "places" }),
-  h("table", { class: "kinds" }),
-  h("p", { class: "no-kinds" }),
 ];
 const COLUMNS = ["judged", "accepted", "rejected", "share"];
 
@@ -45,13 +54,10 @@ export function makePositions(page, panel, text) {
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
-    const served = Boolean(run.setting?.served);
     deaths = deathsIn(run);
     part(".answer").textContent = deaths.all.tokens.length ? inWords(deaths) : whyNone(run);
     part(".scope").textContent = run.complete ? "" : say("positions.soFar");
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
-    part(".kinds").hidden = served;
-    part(".no-kinds").textContent = served ? say("positions.noKinds") : "";
     press(run.number === number ? pressed : null); // a run that goes on has more of them now
     number = run.number;
   }
@@ -78,16 +84,13 @@ export function makePositions(page, panel, text) {
     pressed = key;
     const row = rowOfKey(key);
     text.outline(row?.tokens ?? []);
-    if (deaths) {
-      update(part(".places"), tableOf(say("positions.byPlace"), deaths.places, deaths.all, key));
-      update(part(".kinds"), tableOf(say("positions.byKind"), deaths.kinds, deaths.all, key));
-    }
+    if (deaths) update(part(".places"), tableOf(deaths, key));
     write(part(".outlined-now"), row ? outlinedInWords(row) : say("positions.hint"));
   }
 
   /** One with a button. @param {string | null} key */
   function rowOfKey(key) {
-    return deaths && [...deaths.places, ...deaths.kinds].find((row) => row.key === key);
+    return deaths?.places.find((row) => row.key === key);
   }
 
   /** @param {Row} row */
@@ -99,13 +102,11 @@ export function makePositions(page, panel, text) {
 }
 
 /**
- * The parts of a table.
- * @param {string} title
- * @param {Row[]} rows
- * @param {Row} all
+ * The parts of the table.
+ * @param {Deaths} deaths
  * @param {string | null} pressed the key of the row whose button is
  */
-function tableOf(title, rows, all, pressed) {
+function tableOf({ places: rows, all }, pressed) {
   const most = rows.reduce((most, { tokens }) => Math.max(most, tokens.length), 1);
   const lines = rows.map((row) => {
     const { key, label, definition, tokens } = row;
@@ -115,7 +116,7 @@ function tableOf(title, rows, all, pressed) {
     return line;
   });
   return [
-    h("caption", {}, title),
+    h("caption", {}, say("positions.byPlace")),
     h("thead", {}, h("tr", {}, h("td"), COLUMNS.map((name) => (
       columnHead(say(`positions.columns.${name}`), { title: say(`positions.definitions.${name}`) }))))),
     h("tbody", {}, lines),
@@ -139,4 +140,53 @@ function cellsOf({ tokens, accepted, rejected }, most) {
     ["share", judged ? percent(rejected, judged) : "–", share],
   ];
   return cells.map(([name, written, bar]) => h("td", { "data-column": name, "--value": bar }, written));
+}
+
+/**
+ * What is counted is what the acceptance rate counts: the accepted and the rejected. A draft that was
+ * accepted after the end of the text is discarded; it was judged, but is in no rate, and so in no row. Where a
+ * server does not tell how much it drafted, nothing is.
+ * @param {Pick<Run, "rounds">} run
+ * @returns {Deaths}
+ */
+export function deathsIn({ rounds }) {
+  if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
+  const judged = rounds.flatMap(({ draft }) => draft.filter(({ fate }) => fate !== "discarded"));
+  const longest = rounds.reduce((most, round) => Math.max(most, depthsOf(round)), 0);
+  const places = Array.from({ length: longest }, (_, at) => {
+    const place = at + 1;
+    const definition = at ? say("positions.placeDefinition", { place }) : say("positions.firstDefinition");
+    const here = judged.filter(({ depth }) => depth === at);
+    return deathsOf(`place-${place}`, say("positions.place", { place }), definition, here);
+  });
+  const all = deathsOf("all", say("positions.all"), say("positions.allDefinition"), judged);
+  return { places, all };
+}
+
+/**
+ * @param {string} key
+ * @param {string} label
+ * @param {string} definition
+ * @param {Drafted[]} tokens
+ * @returns {Row}
+ */
+function deathsOf(key, label, definition, tokens) {
+  const accepted = tokens.filter(({ fate }) => fate === "accepted").length;
+  return { key, label, definition, tokens, accepted, rejected: tokens.length - accepted };
+}
+
+/**
+ * Where drafts die, in a sentence that follows from the table of places: where most were rejected.
+ * @param {Deaths} deaths of a run with drafts that were judged
+ */
+export function inWords({ places, all }) {
+  if (!all.rejected) return say("positions.noneDied");
+  if (places.length === 1) {
+    const share = percent(all.rejected, all.tokens.length);
+    return say("positions.onePlace", { rejected: all.rejected, judged: all.tokens.length, share });
+  }
+  const rejected = places.reduce((most, row) => Math.max(most, row.rejected), 0);
+  const most = places.filter((row) => row.rejected === rejected).map(({ label }) => label);
+  const counts = { places: most.join(", "), rejected, all: all.rejected };
+  return say(most.length > 1 ? "positions.mostAlike" : "positions.most", counts);
 }

@@ -18,9 +18,8 @@ import { hasSelection } from "./text.js";
  * @param {Text} text
  * @param {Inspector} inspector
  * @param {Pick<Timeline, "light">} timeline
- * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  */
-export function makeReader(page, stage, text, inspector, timeline, copied) {
+export function makeReader(page, stage, text, inspector, timeline) {
   /** @type {Token | null} */
   let pinned = null;
   /** @type {Token | null} */
@@ -28,7 +27,6 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   /** @type {Element[]} */
   let lit = [];
   /** @type {Element[]} */
-  let sources = []; // what the draft of the round that is lit is a copy of
   /** @type {Token | null} */
   let seen = null; // what the inspector shows
   /** @type {Known} */
@@ -269,16 +267,13 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   }
 
   /**
-   * Lights the tokens of one round, or none, and the round's mark in the timeline; frames what it copied.
+   * Lights the tokens of one round, or none, and the round's mark in the timeline.
    * @param {number | null} index
    */
   function light(index, reveal = false) {
     for (const element of lit) element.classList.remove("lit");
     lit = index === null ? [] : [...stage.querySelectorAll(`[data-round="${index}"]`)];
     for (const element of lit) element.classList.add("lit");
-    for (const element of sources) element.classList.remove("copied");
-    sources = index === null ? [] : copied(index).filter(text.isOnStage).map(text.elementOf);
-    for (const element of sources) element.classList.add("copied");
     timeline.light(index, reveal);
   }
 

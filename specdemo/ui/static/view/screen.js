@@ -2,13 +2,12 @@
 // The screen: text, timeline, inspector, reader and player of one run, tied together, and the head over them
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
+import { makeCheck } from "./check.js";
 import { around, find, h, makeMenu, neighbour, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
 import { numbersAfter, soFarInWords } from "./replay.js";
-import { copiedFrom } from "./run.js";
-import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
@@ -31,16 +30,15 @@ export function makeScreen(page, run, showOutcome) {
     jump: (index) => reader.jump(index),
     point: (index) => reader.pointAtRound(index),
   });
-  const copied = (/** @type {number} */ index) => copiedFrom(run, index);
   const inspector = makeInspector(
-    part("inspector"), () => run.setting, copied, text.fateNow, (token) => reader.chooseInTree(token),
+    part("inspector"), () => run.setting, text.fateNow, (token) => reader.chooseInTree(token),
   );
   find(part("inspector"), ".tree").dataset.testid = "tree";
   /** @type {Reader} */
-  const reader = makeReader(page, stage, text, inspector, timeline, copied);
-  const slowMotion = makeSlowMotion(part("inspector"));
+  const reader = makeReader(page, stage, text, inspector, timeline);
+  const check = makeCheck(part("inspector"));
   const player = makePlayer(page, run, { text, timeline, reader }, (visible) => {
-    slowMotion.show(run, visible === null);
+    check.show(run);
     showOutcome(visible);
   });
   part("metrics").addEventListener("keydown", moveAlongNumbers);

@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparedInWords, lanesOf } from "../../specdemo/ui/static/view/slowmotion.js";
+import { comparedInWords, lanesOf } from "../../specdemo/ui/static/view/check.js";
 
 test("lanes are as long as their times, drafting first, and the longer one fills the width", () => {
   const [alone, together] = lanesOf({ rows: 5, plain_ms: 2, draft_ms: 1, verify_ms: 3 });
