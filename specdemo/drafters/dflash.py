@@ -54,6 +54,8 @@ class DFlashConfig(HeadConfig):
     markov_rank: Units | Literal[0] = 0  # r, of DSpark's Markov head; 0: it has none
     markov_type: Literal["vanilla"] = Field("vanilla", alias="markov_head_type")
     has_confidence: bool = Field(False, alias="enable_confidence_head")
+    # The confidence head reads what a Markov head embeds of the token before, too.
+    confidence_sees_token: bool = Field(True, alias="confidence_head_with_markov")
 
     def __post_init__(self) -> None:
         if self.places < 1:
@@ -103,6 +105,8 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
         known |= {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None}  # keys of the authors' alone
     if not is_dspark:
         known |= {"has_confidence": False, "markov_rank": 0}
+    if not is_dspark or raw["markov_rank"] == 0:
+        known["markov_type"] = "vanilla"  # it says nothing
     known["masks"] = _masks(given, raw, layer)
     keys = {"layer_ids": "target_layer_ids"} if given.is_authors else {}
     read = given.read(config, raw, keys=keys, **known)
@@ -151,6 +155,10 @@ class DFlashHead(DraftHead):
         if config.markov_rank:
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config) if config.has_confidence else None
+
+    def read_by_token(self) -> tuple[int, int]:
+        bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
+        return bias, bias
 
     @property
     def embedding_scale(self) -> float:
@@ -218,11 +226,12 @@ class ConfidenceHead(Module):
 
     def __init__(self, config: DFlashConfig):
         super().__init__()
-        self.proj = Linear(config.hidden_size + config.markov_rank, 1)
+        self.sees_token = config.confidence_sees_token and config.markov_rank > 0
+        self.proj = Linear(config.hidden_size + (config.markov_rank if self.sees_token else 0), 1)
 
     def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
         """hidden [..., H], and what a Markov head embeds of the token before, [..., r] -> [...], float32"""
-        seen = hidden if before is None else torch.cat([hidden, before], -1)
+        seen = torch.cat([hidden, before], -1) if before is not None and self.sees_token else hidden
         return self.proj(seen)[..., 0].float().sigmoid()
 
 
@@ -306,6 +315,12 @@ class DFlash2Head(DFlashHead):
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (Convolution(config) for _ in range(2))
         self.candidate_selector = CandidateSelector(config)
+
+    def read_by_token(self) -> tuple[int, int]:
+        """Rows of the codebooks: of the token before, and of its candidates."""
+        rows = (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
+        selector = self.candidate_selector
+        return rows, selector.predecessor_codebook.nbytes + selector.successor_codebook.nbytes
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         raise ValueError("its layers have convolutions")

@@ -137,12 +137,14 @@ class HeadDrafting(Drafting[DraftHead]):
         return kind.cached(model, target, compiled=kind.compiles and is_here)
 
     def cost(self, pair: PairModels, params: object) -> DraftingCost:
-        """A forward reads all its weights, and the target's output layer where it has none of its own."""
+        """A forward reads all its weights but those that each token reads by itself, and the target's output
+        layer where it has none of its own."""
         head, target, output = pair.drafter, pair.target, pair.target.get_output_embeddings()
         assert isinstance(head, DraftHead) and output is not None
-        read = weight_bytes(head) + (held_bytes(output) if head.lm_head is None else 0)
-        share = read / weight_bytes(target)
-        return DraftingCost(draft=share) if head.drafts_at_once else DraftingCost(token=share)
+        by_token, apart = head.read_by_token()
+        read = weight_bytes(head) - apart + (held_bytes(output) if head.lm_head is None else 0)
+        each, share = by_token / weight_bytes(target), read / weight_bytes(target)
+        return DraftingCost(token=each, draft=share) if head.drafts_at_once else DraftingCost(token=share)
 
     def longest_draft(self, model: DraftHead) -> int | None:
         return model.places

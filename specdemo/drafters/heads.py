@@ -119,6 +119,10 @@ class DraftHead(Module):
     def get_output_embeddings(self) -> Module | None:
         return self.lm_head
 
+    def read_by_token(self) -> tuple[int, int]:
+        """Bytes that each token of a draft reads beside its forward, and of the weights that they are of."""
+        return 0, 0
+
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
         if self.d2t is not None:

@@ -22,7 +22,16 @@ from specdemo.engine.emit import Pieces, token_texts
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import ByModel, Mark, PairInfo, Params, Prompt
-from specdemo.events.params import DraftTree, TextOrChat, as_text, check_messages, is_conversation, turns_of
+from specdemo.events.params import (
+    DraftTree,
+    TextOrChat,
+    as_text,
+    check_messages,
+    field_of_grammar,
+    is_conversation,
+    takes_tree,
+    turns_of,
+)
 from specdemo.events.thoughts import Opened, opened_in
 from specdemo.loading import templates
 from specdemo.loading.request import dtype_name
@@ -191,7 +200,7 @@ class Pair:
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(f"logit_bias must be of token ids below {width:,} for this pair, not {unknown}")
         self._check_stops(params.stop)
-        if events.params.field_of_grammar(params):
+        if field_of_grammar(params):
             self.grammars.compiled(params)
         if params.tree and params.draft_with != "none":
             self._check_tree(params.draft_with, params.tree)
@@ -201,7 +210,7 @@ class Pair:
         """ValueError if the pair cannot draft such trees."""
         if "tree" not in events.METHODS[method].fields:
             raise ValueError(about("tree", "tree_method", name=method))
-        if not events.params.takes_tree(method, tree):
+        if not takes_tree(method, tree):
             raise ValueError(about("tree", "tree_auto", name=method))
         self._check_reads_trees("target", self.target)
         if not events.METHODS[method].is_by_drafter:

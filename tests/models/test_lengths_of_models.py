@@ -22,16 +22,17 @@ def test_drafting_costs_the_share_of_weights_that_it_reads():
 
 
 def test_a_block_costs_what_it_reads_however_long_it_is():
-    """The target's output layer is read, too."""
+    """The target's output layer is read, and a Markov head's once for each token."""
     target = tiny(num_hidden_layers=4)
     kinds = {"block": {}, "some": {"draft_ids": [1, 2, 3]}, "markov": {"markov_rank": 8}}
     for name, options in kinds.items():
         head = tiny_block_head(target, **options)
         head.attach_verifier(target)
         cost = cost_of(with_head(target, head))
-        own = 4 * sum(weight.numel() for key, weight in head.named_parameters() if "markov_w1" not in key)
+        own = 4 * sum(weight.numel() for key, weight in head.named_parameters() if "markov" not in key)
         read = own + (4 * target.lm_head.weight.numel() if name != "some" else 0)
-        assert cost == DraftingCost(draft=pytest.approx(read / weight_bytes(target), rel=0.01))
+        assert cost.draft == pytest.approx(read / weight_bytes(target), rel=0.01)
+        assert cost.token == (4 * 8 * 96 / weight_bytes(target) if name == "markov" else 0)
 
 
 def test_an_exit_costs_what_its_layers_read():

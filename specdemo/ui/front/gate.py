@@ -59,9 +59,8 @@ class Bodies:
                         self._take(address, len(part), len(body))
             except TimeoutError:
                 sentence = "The request's body took too long to arrive: send it again."
-                raise NotLetIn(
-                    408, sentence, {"connection": "close"}
-                ) from None  # the rest of it may still come
+                close = {"connection": "close"}  # the rest of it may still come
+                raise NotLetIn(408, sentence, close) from None
             except ClientDisconnect:
                 raise NotLetIn(400, "The request ended before its body did.") from None
             yield bytes(body)

@@ -57,9 +57,7 @@ class Limits:
     uncollected: int = 500  # requests whose answer nobody has begun to read
     uncollected_of_address: int = 250  # those of one address among them
     listen_seconds: float = 20  # after which such a request is dropped
-    share_seconds: float = (
-        2  # after which it goes for a call of the API from its address, if that has its share
-    )
+    share_seconds: float = 2  # after which a call of the API goes for the next one of its address
     connections: int = 2_000  # open at once; fewer where the system lets the process open fewer files
     header_seconds: float = 20  # in which a connection has to send a whole request's headers
     reader_seconds: float = 120  # that a reader may take nothing of its answer: a laptop may have slept
