@@ -257,7 +257,9 @@ class Halls:
         held = Holdings(owners.values())
         has_all = held[address] >= self.limits.halls_of_address
         if has_all or len(owners) >= self.limits.halls:
-            unused = (code for code, hall in self.halls.items() if not hall.plays and hall.looked < seen)
+            unused = (
+                at for at, hall in self.halls.items() if not hall.plays | hall.answers and hall.looked < seen
+            )
             idle = (code for code in unused if owners[code] == address)
             first = next(idle, None) if has_all else held.to_go(owners, newcomer=address)
             if first is None:
@@ -298,7 +300,7 @@ class Halls:
             if not secrets.compare_digest(told.key.encode(), hall.key.encode()):
                 return say("exercises.not_yours")
             hall.exercise, hall.asked, hall.answers = told.exercise, hall.asked + 1, {}
-        elif told.asked != hall.asked:
+        elif told.asked != hall.asked or not hall.exercise or told.choice >= len(hall.exercise.choices):
             return say("exercises.over")
         elif len(hall.answers) >= self.limits.plays_of_hall and told.session not in hall.answers:
             return say("guess.hall.full")

@@ -128,7 +128,7 @@ def hall_routes(halls: Halls) -> list[Route]:
             if page.scheme not in ("http", "https") or not page.hostname:
                 raise ValueError(page.scheme)
             if halls.reached and page.hostname in LOOPBACK:
-                page = page._replace(netloc=f"{halls.reached}:{page.port or 80}")
+                page = page._replace(netloc=halls.reached + (f":{page.port}" if page.port else ""))
         except ValueError:
             return JSONResponse({"wrong": "The body must be the address of the page."})
         code = halls.open(request.path_params["name"], request_address(request.scope, halls.limits))

@@ -1,7 +1,7 @@
 // @ts-check
 // Exercises made from a run: a question with its choices, and why the right one is right. Nothing here touches the page.
 
-import { apart, digits, fixed, grouped, percent } from "../view/format.js";
+import { digits, fixed, grouped } from "../view/format.js";
 import { massAt } from "../view/rules.js";
 import { rejectedIn } from "../view/run.js";
 import { named } from "../view/textless.js";
@@ -41,7 +41,7 @@ export function exerciseOf(run, number) {
 const asWritten = (value) => Number(value.toPrecision(4));
 
 /** One of the list, another for each turn. @template T @param {T[]} list @param {number} turn */
-const turned = (list, turn) => list[turn * 7 % list.length]; // not neighbours
+const turned = (list, turn) => list[turn * (list.length % 7 ? 7 : 1) % list.length]; // not neighbours
 
 /**
  * Will this guess be kept?
@@ -51,11 +51,12 @@ const turned = (list, turn) => list[turn * 7 % list.length]; // not neighbours
  */
 function kept(run, turn) {
   const judged = isPlain(run) ? run.rounds.flatMap(({ draft }) => draft).filter(({ u }) => u !== null) : [];
-  const token = turned(judged.filter(({ p, accept_prob }) => (p ?? 0) > 0.01 && (accept_prob ?? 1) < 1), turn);
+  const clear = judged.filter(({ p, q, u }) => p && q && u && p > 0.01 && p < q && Math.abs(u - p / q) > 0.01);
+  const token = turned(clear, turn);
   if (!token) return null;
-  const { p, q, u, accept_prob, fate } = /** @type {Record<"p" | "q" | "u" | "accept_prob", number> & Token} */ (token);
-  const [drawn, threshold] = apart(u, accept_prob);
-  const values = { token: named(token), p: digits(p), q: digits(q), u: drawn, threshold };
+  const { p, q, u, fate } = /** @type {Record<"p" | "q" | "u", number> & Token} */ (token);
+  const threshold = digits(asWritten(p) / asWritten(q));
+  const values = { token: named(token), p: digits(p), q: digits(q), u: digits(u), threshold };
   const right = fate === "accepted" ? 0 : 1;
   return {
     question: say("exercises.kept.question", values),
@@ -77,11 +78,12 @@ function share(run, turn) {
   const clear = run.rounds.flatMap(({ next }) => {
     if (next?.source !== "resampled" || next.p === null || next.q === null || next.q < 0.001 || !isPlain(run)) return [];
     const mass = massAt(next);
-    const over = next.p - next.q;
+    const apart = asWritten(next.p) - asWritten(next.q); // as who calculates with what is written
+    const over = asWritten(apart);
     if (!mass || over <= 0.01) return [];
-    const all = [over / mass, over, next.p, next.p * mass].map((one) => fixed(one, 3));
-    const again = (asWritten(next.p) - asWritten(next.q)) / asWritten(mass); // whoever calculates with what is written
-    return new Set(all).size === 4 && fixed(again, 3) === all[0] ? [{ next, mass, over, all }] : [];
+    const all = [over / asWritten(mass), over, next.p, next.p * mass].map((one) => fixed(one, 3));
+    const isClear = [apart / asWritten(mass), (next.p - next.q) / mass].every((one) => fixed(one, 3) === all[0]);
+    return isClear && new Set(all).size === 4 ? [{ next, mass, over, all }] : [];
   });
   const found = turned(clear, turn);
   if (!found) return null;
@@ -135,13 +137,14 @@ function mistake(_, turn) {
 function even({ outcome }, turn) {
   if (!outcome?.checks || turn) return null;
   const { rows, plain_ms, draft_ms, verify_ms } = outcome.checks;
-  const cost = (draft_ms + verify_ms) / plain_ms;
+  const cost = asWritten(draft_ms + verify_ms) / asWritten(plain_ms);
   if (cost <= 1.05 || cost >= rows) return null;
   const rate = breakEven(cost, rows);
   const rates = [rate, rate > 0.5 ? rate - 0.2 : rate + 0.2, rate > 0.5 ? rate - 0.35 : rate + 0.35].sort();
-  const choices = rates.map((one) => percent(one, 1));
+  const inPercent = (/** @type {number} */ one) => `${fixed(100 * one, 1)}%`;
+  const choices = rates.map(inPercent);
   const values = {
-    gamma: rows - 1, plain: digits(plain_ms), round: digits(draft_ms + verify_ms), cost: fixed(cost), rate: percent(rate, 1),
+    gamma: rows - 1, plain: digits(plain_ms), round: digits(draft_ms + verify_ms), cost: fixed(cost), rate: inPercent(rate),
   };
   return {
     question: say("exercises.even.question", values),

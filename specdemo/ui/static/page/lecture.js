@@ -65,6 +65,7 @@ export function makeLecture(page, { player, text, stage, tabs, steps }) {
   let stays = false; // the lecture goes on in the window
   /** Of the notes. @type {Window | null} */
   let desk = null;
+  const isOn = () => at >= 0;
   const blank = () => page.toggleAttribute("data-blank");
   /** What the keys do wherever the focus is. @type {Record<string, () => void>} */
   const commands = { Escape: leave, l: leave, b: blank, ".": blank, f: fillOrStay, n: openNotes, k: lock };
@@ -79,11 +80,6 @@ export function makeLecture(page, { player, text, stage, tabs, steps }) {
   document.addEventListener("fullscreenchange", onScreen);
   return { enter };
 
-  function isOn() {
-    return at >= 0;
-  }
-
-  /** Begins with what is on the screen. */
   function begin() {
     enter(page.dataset.tab);
     fillScreen();
@@ -174,7 +170,7 @@ export function makeLecture(page, { player, text, stage, tabs, steps }) {
     if (page.dataset.tab === "text" || page.dataset.tab === "positions") {
       const move = (shiftKey && { ArrowRight: /** @type {Move} */ ("token-on"), ArrowLeft: /** @type {Move} */ ("token-back") }[key])
         || KEYS[key];
-      return move ? () => player.move(move) || next(WAYS[key] ?? 1) : null;
+      return move ? () => player.move(move) || (!shiftKey && key in WAYS && next(WAYS[key])) : null;
     }
     if (key === " " && isAt(".panel *")) return null; // it presses what has the focus
     const isMoving = key.startsWith("Arrow") && isAt('input, [role="slider"], [role="listbox"]');
@@ -216,6 +212,7 @@ export function makeLecture(page, { player, text, stage, tabs, steps }) {
   // The notes, in a window of their own: for a second screen, or to be printed.
 
   function openNotes() {
+    stays = document.fullscreenElement !== null; // which a window ends
     desk = open("", "specdemo-notes", "popup,width=640,height=800");
     drawNotes();
   }

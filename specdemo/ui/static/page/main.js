@@ -63,6 +63,7 @@ export function start({ element, trigger }) {
     address.write();
   };
   const race = makeRace(part("race"), server);
+  const query = new URLSearchParams(location.search);
   const figure = makeFigure(part("figure"), reader.pinned);
   const exercises = makeExercises(part("exercises"), {
     figure,
@@ -71,7 +72,7 @@ export function start({ element, trigger }) {
       stage.showAll();
       reader.choose(token);
     },
-  }, hallOfExercises());
+  }, query.get("tab") === "exercises" ? query.get("hall") ?? "" : "");
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
@@ -132,13 +133,12 @@ export function start({ element, trigger }) {
     tabs.select("worlds");
   }
   const held = takeHeld();
-  const scene = new URLSearchParams(location.search).get("lecture");
-  showLinked(page, stage, tabs, async (query) => {
-    await requests.begin({ kind: "link", query });
+  showLinked(page, stage, tabs, async (asked) => {
+    await requests.begin({ kind: "link", query: asked });
     if (held) controlsHold(trigger, () => held);
-    if (scene === null || isFramed()) return;
+    if (!query.has("lecture") || isFramed()) return;
     unfoldPage();
-    lecture.enter(scene);
+    lecture.enter(query.get("lecture"));
   });
   address.ready();
 }
@@ -148,12 +148,6 @@ function unfold(page) {
   const isFocused = document.activeElement?.matches(".unfold");
   page.removeAttribute("data-first");
   if (isFocused) find(page, "[role=tab][tabindex='0']").focus();
-}
-
-/** The code of the hall in which the page answers exercises; else empty. */
-function hallOfExercises() {
-  const query = new URLSearchParams(location.search);
-  return query.get("tab") === "exercises" ? query.get("hall") ?? "" : "";
 }
 
 /**

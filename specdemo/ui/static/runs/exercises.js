@@ -44,7 +44,8 @@ export function makeExercises(panel, { select, figure, pin }, code = "") {
   const part = within(panel);
   /** @type {Run | null} */
   let run = null;
-  let about = -1; // the number of the run that the exercise is about
+  /** Those of the run that the exercise is about. @type {Run["rounds"] | null} */
+  let about = null;
   let number = 0; // of the exercise
   /** @type {Question & { shows?: Exercise["shows"] }} */
   let exercise;
@@ -62,8 +63,8 @@ export function makeExercises(panel, { select, figure, pin }, code = "") {
   /** @param {Run} now on the stage */
   function show(now) {
     run = now;
-    if (code || now.number === about || !now.complete) return;
-    about = now.number;
+    if (code || now.rounds === about || !now.complete) return;
+    about = now.rounds;
     number = 0;
     ask(exerciseOf(now, 0));
   }
@@ -92,6 +93,7 @@ export function makeExercises(panel, { select, figure, pin }, code = "") {
     fill(part(".choices"), choices.map((words, at) => h("button", { onclick: () => answer(at) }, h("span", {}, words), h("b"))));
     write(part(".result"), "");
     delete panel.dataset.found;
+    delete panel.dataset.answers;
     part(".show-why").hidden = true;
     if (hall.key) tell({ key: hall.key, exercise: { ...exercise, shows: undefined } });
   }
@@ -133,24 +135,30 @@ export function makeExercises(panel, { select, figure, pin }, code = "") {
 
   /** @param {object} what */
   async function tell(what) {
-    const answer = await askFor(hall.code, { method: "POST", body: JSON.stringify(what) });
-    if (answer?.wrong) write(part(".result"), answer.wrong);
+    const answer = await askFor(hall.code, { method: "POST", body: JSON.stringify(what) }) ?? { wrong: say("traces.lost") };
+    if (answer.wrong) write(part(".result"), answer.wrong);
   }
 
   async function look() {
     if (!document.hidden) takeCounts(await askFor(hall.code));
-    setTimeout(look, PERIOD);
+    if (hall.code) setTimeout(look, PERIOD);
   }
 
   /** @param {Told | null} told */
   function takeCounts(told) {
+    if (told?.wrong && hall.key) {
+      hall = { code: "", key: "" }; // another one can be opened
+      part(".to-hall").hidden = false;
+      fill(part(".way"));
+    }
     if (!told?.exercise) return write(part(".question"), told?.wrong ?? (exercise ? exercise.question : say("exercises.soon")));
     if (code && told.asked !== asked) ask(told.exercise);
     asked = told.asked;
     const all = told.answers.reduce((sum, one) => sum + one, 0);
     [...part(".choices").children].forEach((button, at) => {
-      write(button.children[1], chosen < 0 ? "" : grouped(told.answers[at]));
-      button.setAttribute("style", `--share: ${chosen < 0 || !all ? 0 : told.answers[at] / all}`);
+      const count = told.answers[at] ?? 0;
+      write(button.children[1], chosen < 0 ? "" : grouped(count));
+      button.setAttribute("style", `--share: ${chosen < 0 || !all ? 0 : count / all}`);
     });
     panel.dataset.answers = say("exercises.answers", { count: all, number: grouped(all) });
   }

@@ -14,8 +14,6 @@ import { say } from "./words.js";
  * @typedef {{ tokens: number, from: number, to: number }} Lane
  */
 
-const LATER = "later"; // what a newcomer is spared at first
-
 /** @param {HTMLElement} panel the inspector */
 export function makeCheck(panel) {
   const figure = h("figure", { class: "one-check", hidden: true });
@@ -42,7 +40,7 @@ export function makeCheck(panel) {
       lane(alone),
       heading(say("check.together", { count: rows - 1 }), `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`),
       lane(together),
-      h("p", { class: LATER }, [say("check.once", { rows }), comparedInWords(checks)].join(" ")));
+      h("p", { class: "later" }, [say("check.once", { rows }), comparedInWords(checks)].join(" ")));
   }
 }
 
