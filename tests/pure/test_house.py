@@ -56,7 +56,7 @@ SIZES = {
     ("specdemo/trials", ".py"): (469, 4),
     ("specdemo/ui", ".py"): (5901, 30),
     ("specdemo/words", ".py"): (209, 3),
-    ("specdemo/ui/static", ".js"): (10388, 64),
+    ("specdemo/ui/static", ".js"): (10389, 64),
     ("specdemo/ui/static", ".css"): (1700, 17),
     ("specdemo/words", ".json"): (3848, 2),
     ("assets/training", ".py .md"): (799, 10),

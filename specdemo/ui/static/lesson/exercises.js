@@ -51,7 +51,8 @@ const turned = (list, turn) => list[turn * (list.length % 7 ? 7 : 1) % list.leng
  */
 function kept(run, turn) {
   const judged = isPlain(run) ? run.rounds.flatMap(({ draft }) => draft).filter(({ u }) => u !== null) : [];
-  const clear = judged.filter(({ p, q, u }) => p && q && u && p > 0.01 && p < q && Math.abs(u - p / q) > 0.01);
+  const clear = judged.filter(({ p, q, u }) => p && q && u && p > 0.01 && p < q && Math.abs(u - p / q) > 0.01
+    && digits(asWritten(p) / asWritten(q)) === digits(p / q));
   const token = turned(clear, turn);
   if (!token) return null;
   const { p, q, u, fate } = /** @type {Record<"p" | "q" | "u", number> & Token} */ (token);
