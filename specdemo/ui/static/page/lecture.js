@@ -212,7 +212,7 @@ export function makeLecture(page, { player, text, stage, tabs, steps }) {
   // The notes, in a window of their own: for a second screen, or to be printed.
 
   function openNotes() {
-    stays = document.fullscreenElement !== null; // which a window ends
+    stays = document.fullscreenElement !== null; // another window can end the full screen
     desk = open("", "specdemo-notes", "popup,width=640,height=800");
     drawNotes();
   }
